@@ -1,0 +1,1 @@
+"""Leaf helpers; no torch, no other octavo room."""

@@ -1,0 +1,1 @@
+"""What was asked (EngineArgs), what is true (ModelFacts), what was decided (EngineConfig)."""

@@ -1,0 +1,90 @@
+"""EngineConfig: what was decided, frozen, in sections. A component is given its section, never the whole.
+
+``config.resolve`` makes it from ``EngineArgs`` and ``ModelFacts``. What only the device can say (pages, the dtype it
+supports, the length that fits) comes back in ``wire.hello.Hello`` and is settled once, at boot, by ``core.engine.boot``.
+"""
+
+from dataclasses import dataclass, field
+
+from octavo.config.facts import ModelFacts
+
+#: The worker that ``launch`` builds unless told otherwise; named, not imported: floors never import one another.
+WORKER = "octavo.device.worker.worker:Worker"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSection:
+    """``path``: a directory or a GGUF file, local by now. ``dtype``: of weights and activations: float32, bfloat16 or
+    float16. ``load_format``: auto, safetensors, gguf or dummy. ``seed``: of dummy weights and of requests without one."""
+
+    path: str
+    facts: ModelFacts
+    dtype: str
+    load_format: str = "auto"
+    quantization: str | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSection:
+    """For the front. ``tokenizer``: a directory or GGUF file. ``chat_template``: text of a template that was given."""
+
+    tokenizer: str
+    served_names: tuple[str, ...]
+    chat_template: str | None = None
+    skip_tokenizer: bool = False
+    max_logprobs: int = 20
+    max_n: int = 128
+    generation_defaults: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheSection:
+    """``page``: tokens a page, None for the backend's choice. ``memory``: bytes for KV, None for what the device
+    offers. ``dtype``: of the cache, auto for the model's."""
+
+    page: int | None = None
+    memory: int | None = None
+    utilization: float = 0.9
+    prefix_caching: bool = True
+    dtype: str = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleSection:
+    """``max_model_len``: longest prompt plus output; None: the model's, cut to what fits. ``max_num_seqs``: rows.
+    ``max_num_batched_tokens``: tokens a step. ``long_prefill_token_threshold``: most tokens of one prompt a step (0: the
+    budget). ``depth``: steps in flight, this one included. ``max_waiting``: requests that may queue (0: no limit)."""
+
+    max_model_len: int | None = None
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 2048
+    long_prefill_token_threshold: int = 0
+    policy: str = "fcfs"
+    depth: int = 1
+    max_waiting: int = 0
+    step_timeout: float = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceSection:
+    """``platform``: cpu or cuda. ``threads``: compute threads on a CPU, None for the cores."""
+
+    platform: str = "cpu"
+    threads: int | None = None
+    attention_backend: str | None = None
+    enforce_eager: bool = False
+    deterministic: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """``why``: for each decided value, a word on the reason; ``--show-config`` prints it."""
+
+    model: ModelSection
+    text: TextSection
+    cache: CacheSection = CacheSection()
+    schedule: ScheduleSection = ScheduleSection()
+    device: DeviceSection = DeviceSection()
+    worker: str = WORKER
+    why: dict[str, str] = field(default_factory=dict)

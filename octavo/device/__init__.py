@@ -1,0 +1,1 @@
+"""Floor 3, the machine: tensors. Knows nothing of HTTP or queues."""

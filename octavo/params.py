@@ -1,0 +1,191 @@
+"""What a caller may ask of sampling: validated once, here, for the offline API and for HTTP alike.
+
+What depends on the model (vocabulary, length, limits set by flags) is checked by ``front.intake``.
+"""
+
+import enum
+import math
+import numbers
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from octavo.errors import BadRequest
+
+#: A temperature below this is greedy; vLLM's value.
+GREEDY_EPSILON = 1e-5
+#: A positive temperature is raised to at least this: below it float32 logits overflow.
+MIN_TEMPERATURE = 0.01
+MAX_TOKEN_ID = 2**31 - 1
+MAX_STOP_STRINGS = 64
+MAX_STOP_IDS = 128
+MAX_BAD_WORDS = 128
+MAX_TEXT = 4096
+
+
+class RequestOutputKind(enum.Enum):
+    """What an iterator over outputs yields: all so far, what is new, or only the end."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
+@dataclass(kw_only=True)
+class SamplingParams:
+    """Sampling parameters with vLLM's names, defaults and meaning.
+
+    Raises ``BadRequest`` (a ``ValueError``) that names the field when a value is out of range.
+    ``max_tokens=None`` means up to the model's length.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    logprob_token_ids: list[int] | None = None
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    skip_reading_prefix_cache: bool = False
+    extra_args: dict[str, Any] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self._check_numbers()
+        self._check_lists()
+        if self.seed == -1:
+            self.seed = None
+        if self.greedy:
+            self.temperature = 0.0
+            self.top_p, self.top_k, self.min_p = 1.0, 0, 0.0
+        elif self.temperature < MIN_TEMPERATURE:
+            self.temperature = MIN_TEMPERATURE
+        if self.top_k == -1:
+            self.top_k = 0
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature < GREEDY_EPSILON
+
+    def clone(self, **changes: Any) -> "SamplingParams":
+        """A copy with some fields changed, validated anew."""
+        return SamplingParams(**({f.name: getattr(self, f.name) for f in fields(self)} | changes))
+
+    def _check_numbers(self) -> None:
+        _whole("n", self.n, 1, None)
+        _real("temperature", self.temperature, 0.0, None)
+        _real("top_p", self.top_p, 0.0, 1.0, open_low=True)
+        _whole("top_k", self.top_k, -1, MAX_TOKEN_ID)
+        _real("min_p", self.min_p, 0.0, 1.0)
+        _real("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _real("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _real("repetition_penalty", self.repetition_penalty, 0.0, None, open_low=True)
+        _whole("min_tokens", self.min_tokens, 0, MAX_TOKEN_ID)
+        if self.seed is not None:
+            _whole("seed", self.seed, -(2**63), 2**63 - 1)
+        if self.max_tokens is not None:
+            _whole("max_tokens", self.max_tokens, 0, None)
+            if self.max_tokens == 0 and self.prompt_logprobs is None:
+                raise BadRequest("max_tokens must be at least 1 (0 only scores a prompt, with echo or prompt_logprobs)", "max_tokens")
+            if self.min_tokens > self.max_tokens:
+                raise BadRequest(f"min_tokens ({self.min_tokens}) must not be over max_tokens ({self.max_tokens})", "min_tokens")
+        for name in ("logprobs", "prompt_logprobs"):
+            value = getattr(self, name)
+            if value is not None:
+                _whole(name, value, -1, MAX_TOKEN_ID)
+        if self.n > 1 and self.greedy:
+            raise BadRequest(f"n must be 1 with temperature 0: all {self.n} answers would be the same", "n")
+
+    def _check_lists(self) -> None:
+        self.stop = _strings("stop", self.stop, MAX_STOP_STRINGS)
+        self.bad_words = _strings("bad_words", self.bad_words, MAX_BAD_WORDS)
+        if self.stop and not self.detokenize:
+            raise BadRequest("stop strings need detokenize=True", "stop")
+        self.stop_token_ids = _token_ids("stop_token_ids", self.stop_token_ids, MAX_STOP_IDS)
+        if self.allowed_token_ids is not None:
+            self.allowed_token_ids = _token_ids("allowed_token_ids", self.allowed_token_ids, None)
+            if not self.allowed_token_ids:
+                raise BadRequest("allowed_token_ids must not be empty", "allowed_token_ids")
+        if self.logprob_token_ids is not None:
+            self.logprob_token_ids = _token_ids("logprob_token_ids", self.logprob_token_ids, 128)
+        if self.logit_bias is not None:
+            if not isinstance(self.logit_bias, dict):
+                raise BadRequest("logit_bias must map token ids to numbers", "logit_bias")
+            bias = {}
+            for key, value in self.logit_bias.items():
+                try:
+                    token = int(key)
+                except (TypeError, ValueError):
+                    raise BadRequest(f"logit_bias has the key {str(key)[:40]!r}, which is no token id", "logit_bias") from None
+                _real("logit_bias", value, None, None)
+                bias[token] = max(-100.0, min(100.0, float(value)))
+            _token_ids("logit_bias", list(bias), None)
+            self.logit_bias = bias
+
+
+def _whole(name: str, value: Any, low: int | None, high: int | None) -> None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise BadRequest(f"{name} must be a whole number, got {_shown(value)}", name)
+    _range(name, value, low, high, False)
+
+
+def _real(name: str, value: Any, low: float | None, high: float | None, open_low: bool = False) -> None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise BadRequest(f"{name} must be a number, got {_shown(value)}", name)
+    if not math.isfinite(value):
+        raise BadRequest(f"{name} must be finite, got {value}", name)
+    _range(name, value, low, high, open_low)
+
+
+def _range(name: str, value: Any, low: float | None, high: float | None, open_low: bool) -> None:
+    if low is not None and (value < low or (open_low and value == low)):
+        raise BadRequest(f"{name} must be {'over' if open_low else 'at least'} {low}, got {_shown(value)}", name)
+    if high is not None and value > high:
+        raise BadRequest(f"{name} must be at most {high}, got {_shown(value)}", name)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if isinstance(value, (str, numbers.Number, type(None))) else type(value).__name__
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _strings(name: str, value: Any, most: int) -> list[str]:
+    items = [] if value is None else [value] if isinstance(value, str) else list(value) if isinstance(value, (list, tuple)) else None
+    if items is None or any(not isinstance(item, str) for item in items):
+        raise BadRequest(f"{name} must be a string or a list of strings", name)
+    if len(items) > most:
+        raise BadRequest(f"{name} may hold at most {most} entries, got {len(items)}", name)
+    for item in items:
+        if not item:
+            raise BadRequest(f"{name} must not hold an empty string", name)
+        if len(item) > MAX_TEXT:
+            raise BadRequest(f"an entry of {name} may have at most {MAX_TEXT} characters, got {len(item)}", name)
+    return items
+
+
+def _token_ids(name: str, value: Any, most: int | None) -> list[int]:
+    if value is None:
+        return []
+    if not isinstance(value, (list, tuple)):
+        raise BadRequest(f"{name} must be a list of token ids", name)
+    if most is not None and len(value) > most:
+        raise BadRequest(f"{name} may hold at most {most} token ids, got {len(value)}", name)
+    for token in value:
+        _whole(name, token, 0, MAX_TOKEN_ID)
+    return list(value)

@@ -1,0 +1,1 @@
+"""Every value that crosses a process or a floor. msgspec structs and numpy arrays; no torch."""

@@ -1,0 +1,49 @@
+"""StepResult and its extras: what the device found, on its way to the core."""
+
+from msgspec import Struct, field
+
+from octavo.wire.arrays import Floats, Ints
+
+
+class LogprobArrays(Struct, array_like=True, gc=False):
+    """Log-probabilities of N positions, W columns each: column 0 is the chosen token, then the most likely ones.
+
+    ids int32[N, W], values float32[N, W], ranks int32[N] (of the chosen token, 1 = most likely). A row that asked for
+    fewer columns reads only its own first ones; unused columns have id -1.
+    """
+
+    ids: Ints
+    values: Floats
+    ranks: Ints
+
+
+class PromptLogprobs(Struct, array_like=True, gc=False):
+    """Log-probabilities of prompt positions ``start <= i < start + N`` of one row: entry j speaks of token start + j."""
+
+    row: int
+    epoch: int
+    start: int
+    arrays: LogprobArrays
+
+
+class StepExtras(Struct, array_like=True, gc=False):
+    """The bulky part of a result. ``logprobs`` are of the rows ``rows`` (indexes into ``StepPlan.rows``), in order."""
+
+    rows: Ints | None = None
+    logprobs: LogprobArrays | None = None
+    prompt: list[PromptLogprobs] = field(default_factory=list)
+    transfer: bytes | None = None
+
+
+class StepResult(Struct, array_like=True, gc=False):
+    """tokens int64[B, K+1] and how many of each row count, int32[B]: 0 where the row did not sample.
+
+    ``fault`` says what went wrong with the whole step, ``row_faults`` (index into ``StepPlan.rows`` -> text) with single
+    rows: those requests fail, others go on.
+    """
+
+    step: int
+    tokens: Ints
+    counts: Ints
+    fault: str | None = None
+    row_faults: dict[int, str] = field(default_factory=dict)
