@@ -1,0 +1,26 @@
+# The first three commands of the README. Everything lives in .venv; nothing else on the machine is touched.
+.PHONY: demo serve test check bench clean
+
+demo: .venv/ready        ## start a server, ask it, stream the answer, stop it
+	@.venv/bin/python examples/demo.py
+
+serve: .venv/ready       ## leave a server running on port 8000
+	@.venv/bin/octavo serve
+
+test: .venv/ready-test   ## the test suite
+	@OMP_NUM_THREADS=2 .venv/bin/python -m pytest -q
+
+check: .venv/ready-test  ## format, lint, types, import contracts, line counts
+	@scripts/check
+
+bench: .venv/ready       ## the CPU workloads of benchmarks/
+	@.venv/bin/octavo bench throughput --workload all
+
+.venv/ready: pyproject.toml constraints.txt scripts/setup
+	@scripts/setup
+
+.venv/ready-test: .venv/ready
+	@scripts/setup test
+
+clean:
+	rm -rf .venv
