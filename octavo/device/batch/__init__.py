@@ -1,0 +1,1 @@
+"""Persistent rows and the tensors of one step."""

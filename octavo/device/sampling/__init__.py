@@ -1,0 +1,1 @@
+"""Logits to tokens, in stages."""

@@ -1,0 +1,1 @@
+"""A rank as the core sees it."""
