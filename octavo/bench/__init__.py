@@ -1,0 +1,1 @@
+"""The numbers octavo quotes: built-in workloads, the way they are timed, and the records they leave."""

@@ -1,0 +1,153 @@
+"""`octavo bench throughput` and `latency`: the engine in this process, without HTTP.
+
+Each built-in workload runs in a process of its own, so that its peak memory is its own and nothing is warm that a
+user's first run would find cold.
+"""
+
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from octavo.bench import report
+from octavo.bench.workloads import Workload
+from octavo.params import RequestOutputKind, SamplingParams
+
+
+def throughput(workloads: Sequence[Workload], engine: dict[str, Any], repeats: int, label: str) -> list[dict[str, Any]]:
+    """Run each workload ``repeats`` times; one record each, of the best run and the median.
+
+    ``engine``: keyword arguments of ``LLM``. Raises what building the engine raises.
+    """
+    return [_apart(_throughput, work, engine, repeats, label) for work in workloads]
+
+
+def latency(work: Workload, engine: dict[str, Any], warmups: int, repeats: int, label: str) -> dict[str, Any]:
+    """Seconds that a whole batch takes, over ``repeats`` runs, as percentiles."""
+    return _apart(_latency, work, engine, warmups, repeats, label)
+
+
+def _apart(function: Any, *args: Any) -> dict[str, Any]:
+    """``function(*args)`` in a fresh process, its record back; its error is raised here."""
+    context = multiprocessing.get_context("spawn")
+    receive, send = context.Pipe(duplex=False)
+    child = context.Process(target=_child, args=(send, sys.argv, function, args))
+    child.start()
+    send.close()
+    try:
+        kind, value = receive.recv()
+    except EOFError:
+        child.join()
+        raise RuntimeError(f"the benchmark's process ended with exit code {child.exitcode}") from None
+    child.join()
+    if kind == "error":
+        raise value
+    return value
+
+
+def _child(send: Any, argv: list[str], function: Any, args: tuple) -> None:
+    sys.argv = argv
+    try:
+        send.send(("record", function(*args)))
+    except Exception as error:
+        send.send(("error", error))
+
+
+def _build(work: Workload, engine: dict[str, Any]) -> tuple[Any, float]:
+    from octavo.llm import LLM
+
+    begin = time.perf_counter()
+    wanted = {
+        "max_num_seqs": work.running,
+        "max_model_len": max(work.longest + 16, 64),
+        "enable_prefix_caching": False,
+        "skip_tokenizer_init": True,
+    }
+    llm = LLM(**(wanted | engine))
+    return llm, time.perf_counter() - begin
+
+
+def _batch(work: Workload, vocab: int) -> tuple[list[dict[str, Any]], list[SamplingParams]]:
+    pairs = work.make(vocab)
+    params = [
+        SamplingParams(
+            temperature=work.temperature,
+            max_tokens=out,
+            ignore_eos=True,
+            detokenize=False,
+            seed=index,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        for index, (_, out) in enumerate(pairs)
+    ]
+    return [{"prompt_token_ids": ids} for ids, _ in pairs], params
+
+
+def _run(llm: Any, prompts: list, params: list[SamplingParams]) -> tuple[float, int, Any]:
+    """Seconds, tokens made, and the engine's counts of the run."""
+    before = llm.stats()
+    begin = time.perf_counter()
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    seconds = time.perf_counter() - begin
+    after = llm.stats()
+    made = sum(len(one.outputs[0].token_ids) for one in outputs)
+    assert made == sum(one.max_tokens or 0 for one in params), "an answer ended early"
+    return seconds, made, {name: after[name] - before[name] for name in ("steps", "step_seconds", "host_seconds")}
+
+
+def _throughput(work: Workload, engine: dict[str, Any], repeats: int, label: str) -> dict[str, Any]:
+    llm, start = _build(work, engine)
+    prompts, params = _batch(work, llm.vocab_size)
+    # One short round first: thread pools, allocator and kernel choice belong to no run.
+    _run(llm, prompts[:1], [params[0].clone(max_tokens=2)])
+    runs = [_run(llm, prompts, params) for _ in range(repeats)]
+    seconds, made, counts = min(runs, key=lambda run: run[0])
+    middle = report.median([run[0] for run in runs])
+    given = sum(len(one["prompt_token_ids"]) for one in prompts)
+    steps = max(counts["steps"], 1)
+    values = {
+        "model": label,
+        "impl": "octavo",
+        "dtype": llm.config.model.dtype,
+        "workload": work.name,
+        "about": work.about,
+        "seconds": round(seconds, 4),
+        "out_tok_s": round(made / seconds, 1),
+        "in_tok_s": round(given / seconds, 1),
+        "out_tok_s_median": round(made / middle, 1),
+        "in_tok_s_median": round(given / middle, 1),
+        "all_seconds": [round(run[0], 4) for run in runs],
+        "step_ms": round(counts["step_seconds"] / steps * 1e3, 4),
+        "host_us_per_step": round(counts["host_seconds"] / steps * 1e6, 1),
+        "steps": counts["steps"],
+        "peak_rss_mb": report.peak_rss_mb(),
+        "start_s": round(start, 3),
+        "load": round(os.getloadavg()[0], 2),
+    }
+    llm.close()
+    return report.record(**values)
+
+
+def _latency(work: Workload, engine: dict[str, Any], warmups: int, repeats: int, label: str) -> dict[str, Any]:
+    llm, _ = _build(work, engine)
+    prompts, params = _batch(work, llm.vocab_size)
+    for _ in range(warmups):
+        _run(llm, prompts, params)
+    seconds = [_run(llm, prompts, params)[0] for _ in range(repeats)]
+    llm.close()
+    return report.record(
+        model=label,
+        impl="octavo",
+        workload=work.name,
+        about=work.about,
+        avg_latency=sum(seconds) / len(seconds),
+        latencies=seconds,
+        percentiles={str(q): report.percentile(seconds, q) for q in (10, 25, 50, 75, 90, 99)},
+    )
+
+
+def show(record: dict[str, Any]) -> str:
+    return json.dumps(record)
