@@ -1,7 +1,8 @@
 """`octavo bench serve`: load on a running OpenAI-compatible server, measured as a client sees it.
 
 Requests are spread over a few client processes, since one Python loop cannot read as fast as a server writes.
-Definitions: TTFT first chunk after sending; ITL gaps between chunks; TPOT (latency - TTFT) / (tokens - 1); E2EL latency.
+TTFT is the first chunk after sending, ITL the gaps between chunks, E2EL the whole latency, and
+TPOT (latency - TTFT) / (tokens - 1).
 """
 
 import asyncio

@@ -1,0 +1,50 @@
+"""The benchmark's own arithmetic, and that its workloads never change by accident."""
+
+import json
+import math
+
+import pytest
+
+from octavo.bench import report
+from octavo.bench.serving import Load, Seen, _summary, block
+from octavo.bench.workloads import CPU, GPU, WORKLOADS, pick
+from octavo.errors import ConfigError
+
+
+def test_workloads_are_fixed():
+    mixed = WORKLOADS["mixed32"].make(49152)
+    assert len(mixed) == 32
+    assert mixed == WORKLOADS["mixed32"].make(49152)
+    assert all(32 <= len(ids) <= 512 and 32 <= out <= 256 for ids, out in mixed)
+    assert all(0 <= token < 300 for ids, _ in WORKLOADS["c8"].make(300) for token in ids)
+    assert sum(out for _, out in WORKLOADS["d256"].make(151936)) == 256 * 256
+
+
+def test_unknown_workloads_name_the_nearest():
+    assert pick(["cpu"]) == CPU
+    assert pick(["gpu"]) == GPU
+    with pytest.raises(ConfigError, match="did you mean 'mixed32'"):
+        pick(["mixd32"])
+
+
+def test_percentiles():
+    assert report.percentile([1, 2, 3, 4], 50) == 2.5
+    assert report.percentile([5], 99) == 5
+    assert math.isnan(report.percentile([], 50))
+
+
+def test_records_say_where_they_come_from(tmp_path):
+    one = report.record(workload="c1", out_tok_s=1234.5)
+    assert one["machine"]
+    assert one["commit"]
+    assert one["command"].startswith("octavo")
+    report.write([one, one], str(tmp_path / "out.jsonl"))
+    assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == [one, one]
+    assert "1,234" in report.table([one], ["workload", "out_tok_s", "nothing"])
+
+
+def test_the_serving_block_has_vllms_lines():
+    seen = Seen(ttft=[0.1, 0.2], itl=[0.01], tpot=[0.01], e2el=[1.0, 2.0], tokens=20)
+    text = block(_summary(Load(url="http://x", model="m", requests=2), seen, 2.0))
+    for line in ("Successful requests:", "Output token throughput (tok/s):", "Median TTFT (ms):", "P99 E2EL (ms):"):
+        assert line in text
