@@ -1,0 +1,27 @@
+"""The one table of OCTAVO_* variables."""
+
+import os
+from collections.abc import Mapping
+
+from octavo.common.words import nearest
+
+VARIABLES: dict[str, str] = {
+    "OCTAVO_API_KEY": "key that requests must carry; the flag --api-key wins over it",
+    "OCTAVO_LOG_LEVEL": "least important lines to show: debug, info, warning or error",
+}
+
+
+def read(name: str, environment: Mapping[str, str] | None = None) -> str | None:
+    """The variable's text, None where it is unset or empty."""
+    assert name in VARIABLES
+    return (os.environ if environment is None else environment).get(name) or None
+
+
+def strangers(environment: Mapping[str, str] | None = None) -> list[str]:
+    """A sentence for each OCTAVO_* variable that nothing reads."""
+    names = os.environ if environment is None else environment
+    return [
+        f"the environment has {name}, which octavo does not know{nearest(name, VARIABLES)}"
+        for name in sorted(names)
+        if name.startswith("OCTAVO_") and name not in VARIABLES
+    ]

@@ -1,0 +1,367 @@
+"""EngineArgs + what the checkpoint and the machine are -> EngineConfig.
+
+A list of small pure functions, each of which decides one value and says why. ``--show-config`` prints the reasons.
+What only the device can say (pages, the length that fits) is settled at boot by the core.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from octavo.config.args import EngineArgs, ServeArgs
+from octavo.config.checkpoint import Checkpoint, locate
+from octavo.config.engine import (
+    WORKER,
+    CacheSection,
+    DeviceSection,
+    EngineConfig,
+    ModelSection,
+    ScheduleSection,
+    TextSection,
+)
+from octavo.errors import ConfigError
+
+ASKED = "as asked"
+#: Names of generation_config.json that become sampling defaults, and what octavo calls them.
+GENERATION_NAMES = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "max_new_tokens": "max_tokens",
+}
+_DTYPES = {"float": "float32", "half": "float16"}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the decisions may know of this machine. ``cpu_flags`` are the kernel's names of the CPU's abilities."""
+
+    cores: int
+    cpu_flags: frozenset[str] = frozenset()
+
+    @classmethod
+    def here(cls) -> "Machine":
+        """This machine; only files of /proc are read."""
+        try:
+            info = Path("/proc/cpuinfo").read_text()
+        except OSError:
+            info = ""
+        flags = next(
+            (line.partition(":")[2] for line in info.splitlines() if line.startswith(("flags", "Features"))), ""
+        )
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return cls(cores, frozenset(flags.split()))
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that a decision may look at; ``decided`` holds what was decided before it."""
+
+    args: EngineArgs
+    checkpoint: Checkpoint
+    machine: Machine
+    decided: dict[str, Any] = field(default_factory=dict)
+
+
+Decision = Callable[[Facts], tuple[Any, str]]
+DECISIONS: dict[str, Decision] = {}
+
+
+def decides(name: str) -> Callable[[Decision], Decision]:
+    """Registers the function that decides ``section.field``; functions run in the order of this file."""
+
+    def register(function: Decision) -> Decision:
+        assert name not in DECISIONS
+        DECISIONS[name] = function
+        return function
+
+    return register
+
+
+def resolve(args: EngineArgs, machine: Machine | None = None, worker: str = WORKER) -> EngineConfig:
+    """The configuration that ``args`` ask for. Raises ``ConfigError`` with one sentence that names flag and value."""
+    checkpoint = locate(args.model, revision=args.revision, overrides=args.hf_overrides)
+    facts = Facts(args, checkpoint, machine or Machine.here())
+    why = {}
+    for name, decide in DECISIONS.items():
+        facts.decided[name], why[name] = decide(facts)
+    sections: dict[str, dict[str, Any]] = {}
+    for name, value in facts.decided.items():
+        section, _, key = name.partition(".")
+        sections.setdefault(section, {})[key] = value
+    return EngineConfig(
+        model=ModelSection(facts=checkpoint.facts, **sections["model"]),
+        text=TextSection(**sections["text"]),
+        cache=CacheSection(**sections["cache"]),
+        schedule=ScheduleSection(**sections["schedule"]),
+        device=DeviceSection(**sections["device"]),
+        worker=worker,
+        why=why,
+    )
+
+
+def show(config: EngineConfig) -> str:
+    """Every effective value and why it was chosen, one a line."""
+    lines = []
+    for name, reason in config.why.items():
+        section, _, key = name.partition(".")
+        value = getattr(getattr(config, section), key)
+        text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+        lines.append((name, text if len(text) <= 60 else text[:57].replace("\n", " ") + "...", reason))
+    widths = [max(len(line[column]) for line in lines) for column in (0, 1)]
+    return "\n".join(f"{name:{widths[0]}}  {text:{widths[1]}}  # {reason}" for name, text, reason in lines)
+
+
+def _said(value: Any, default: Any, why: str) -> tuple[Any, str]:
+    return (value, ASKED) if value is not None else (default, why)
+
+
+def _at_least(flag: str, value: Any, low: float) -> None:
+    if value is not None and value < low:
+        raise ConfigError(f"--{flag} must be at least {low}, got {value}")
+
+
+# -- device --
+
+
+@decides("device.platform")
+def platform(facts: Facts) -> tuple[str, str]:
+    asked = facts.args.device
+    return (asked, ASKED) if asked not in (None, "auto") else ("cpu", "the platform that is always here")
+
+
+@decides("device.threads")
+def threads(facts: Facts) -> tuple[int | None, str]:
+    _at_least("threads", facts.args.threads, 1)
+    return _said(facts.args.threads, None, f"as many as the cores this process may use ({facts.machine.cores})")
+
+
+@decides("device.attention_backend")
+def attention_backend(facts: Facts) -> tuple[str | None, str]:
+    return _said(facts.args.attention_backend, None, "the first of the platform's list that fits the model")
+
+
+# -- model --
+
+
+@decides("model.path")
+def path(facts: Facts) -> tuple[str, str]:
+    asked = facts.args.model
+    return str(facts.checkpoint.path), "the embedded default" if asked is None else f"where {asked!r} was found"
+
+
+@decides("model.dtype")
+def dtype(facts: Facts) -> tuple[str, str]:
+    asked = facts.args.dtype
+    if asked not in (None, "auto"):
+        return _DTYPES.get(asked, asked), ASKED
+    stored = facts.checkpoint.facts.dtype
+    if facts.decided["device.platform"] != "cpu" or stored == "float32":
+        return stored, "as the checkpoint"
+    if facts.machine.cpu_flags & {"avx512_bf16", "amx_bf16", "bf16"}:
+        return (
+            "bfloat16",
+            "as the checkpoint"
+            if stored == "bfloat16"
+            else "two bytes a weight; this CPU multiplies bfloat16 fast, float16 not",
+        )
+    return "float32", f"the checkpoint is {stored}, which this CPU has no fast instructions for"
+
+
+@decides("model.load_format")
+def load_format(facts: Facts) -> tuple[str, str]:
+    return _said(facts.args.load_format, "auto", f"the path holds {facts.checkpoint.kind}")
+
+
+@decides("model.seed")
+def seed(facts: Facts) -> tuple[int, str]:
+    return _said(facts.args.seed, 0, "default")
+
+
+# -- text --
+
+
+@decides("text.tokenizer")
+def tokenizer(facts: Facts) -> tuple[str, str]:
+    asked = facts.args.tokenizer
+    if asked is None:
+        return str(facts.checkpoint.path), "the model's own"
+    if not Path(asked).exists():
+        raise ConfigError(f"--tokenizer {asked!r} is neither a directory nor a file")
+    return asked, ASKED
+
+
+@decides("text.served_names")
+def served_names(facts: Facts) -> tuple[tuple[str, ...], str]:
+    asked = facts.args.served_model_name if isinstance(facts.args, ServeArgs) else None
+    if asked:
+        return tuple(asked), ASKED
+    if facts.args.model is None:
+        return (facts.checkpoint.name,), "name of the embedded default"
+    return (facts.args.model,), "as the model was asked for"
+
+
+@decides("text.chat_template")
+def chat_template(facts: Facts) -> tuple[str | None, str]:
+    asked = facts.args.chat_template
+    if asked is None:
+        return None, "the checkpoint's own"
+    if "\n" not in asked and len(asked) < 4096 and Path(asked).is_file():
+        return Path(asked).read_text(encoding="utf-8"), f"read from {asked}"
+    if "{" in asked:
+        return asked, ASKED
+    raise ConfigError(f"--chat-template {asked[:80]!r} is neither a file nor a Jinja template")
+
+
+@decides("text.skip_tokenizer")
+def skip_tokenizer(facts: Facts) -> tuple[bool, str]:
+    return _said(facts.args.skip_tokenizer_init, False, "default")
+
+
+@decides("text.max_logprobs")
+def max_logprobs(facts: Facts) -> tuple[int, str]:
+    _at_least("max-logprobs", facts.args.max_logprobs, -1)
+    return _said(facts.args.max_logprobs, 20, "default")
+
+
+@decides("text.max_n")
+def max_n(facts: Facts) -> tuple[int, str]:
+    _at_least("max-n", facts.args.max_n, 1)
+    return _said(facts.args.max_n, 128, "default")
+
+
+@decides("text.generation_defaults")
+def generation_defaults(facts: Facts) -> tuple[dict[str, Any], str]:
+    source = facts.args.generation_config or "auto"
+    if source == "vllm":
+        found, why = {}, "none of the model's, as asked"
+    else:
+        folder = Path(facts.checkpoint.path if source == "auto" else source)
+        file = folder if folder.suffix == ".json" else folder / "generation_config.json"
+        if file.is_file():
+            found, why = _generation_file(file), f"from {file.name} of {'the model' if source == 'auto' else folder}"
+        elif source == "auto":
+            found, why = {}, "the model brings no generation_config.json"
+        else:
+            raise ConfigError(f"--generation-config {source!r} holds no generation_config.json")
+    override = facts.args.override_generation_config or {}
+    for name in override:
+        if name not in GENERATION_NAMES and name not in GENERATION_NAMES.values():
+            raise ConfigError(f"--override-generation-config has {name!r}; possible: {', '.join(GENERATION_NAMES)}")
+    if override:
+        why += ", with what --override-generation-config says"
+    return _sampling_names(found) | _sampling_names(override), why
+
+
+def _generation_file(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from None
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"{file} holds no JSON object")
+    return dict(found)
+
+
+def _sampling_names(found: Mapping[str, Any]) -> dict[str, Any]:
+    names = GENERATION_NAMES | {name: name for name in GENERATION_NAMES.values()}
+    return {names[name]: value for name, value in found.items() if name in names and value is not None}
+
+
+# -- cache --
+
+
+@decides("cache.page")
+def page(facts: Facts) -> tuple[int | None, str]:
+    _at_least("block-size", facts.args.block_size, 1)
+    return _said(facts.args.block_size, None, "the attention backend's choice")
+
+
+@decides("cache.memory")
+def memory(facts: Facts) -> tuple[int | None, str]:
+    _at_least("kv-cache-memory-bytes", facts.args.kv_cache_memory_bytes, 1)
+    return _said(facts.args.kv_cache_memory_bytes, None, "what the device has left after weights and activations")
+
+
+@decides("cache.utilization")
+def utilization(facts: Facts) -> tuple[float, str]:
+    asked = facts.args.gpu_memory_utilization
+    if asked is not None and not 0 < asked <= 1:
+        raise ConfigError(f"--gpu-memory-utilization must be over 0 and at most 1, got {asked}")
+    return _said(asked, 0.9, "default")
+
+
+@decides("cache.prefix_caching")
+def prefix_caching(facts: Facts) -> tuple[bool, str]:
+    return _said(facts.args.enable_prefix_caching, True, "default")
+
+
+# -- schedule --
+
+
+@decides("schedule.max_model_len")
+def max_model_len(facts: Facts) -> tuple[int | None, str]:
+    asked, own = facts.args.max_model_len, facts.checkpoint.facts.max_positions
+    if asked is None or asked == -1:
+        return None, f"the model's {own}, cut to what fits in memory"
+    _at_least("max-model-len", asked, 1)
+    if asked > own:
+        raise ConfigError(f"--max-model-len {asked} is over the {own} positions that the model was made for")
+    return asked, ASKED
+
+
+@decides("schedule.max_num_seqs")
+def max_num_seqs(facts: Facts) -> tuple[int, str]:
+    _at_least("max-num-seqs", facts.args.max_num_seqs, 1)
+    return _said(facts.args.max_num_seqs, 64, "default")
+
+
+@decides("schedule.max_num_batched_tokens")
+def max_num_batched_tokens(facts: Facts) -> tuple[int, str]:
+    rows = facts.decided["schedule.max_num_seqs"]
+    asked = facts.args.max_num_batched_tokens
+    if asked is not None and asked < rows:
+        raise ConfigError(
+            f"--max-num-batched-tokens {asked} must be at least --max-num-seqs ({rows}): each takes a token a step"
+        )
+    if facts.decided["device.platform"] == "cpu":
+        return _said(asked, max(512, rows), "a long prompt then holds up the others for a fraction of a second")
+    return _said(asked, max(2048, rows), "default")
+
+
+@decides("schedule.long_prefill_token_threshold")
+def long_prefill_token_threshold(facts: Facts) -> tuple[int, str]:
+    _at_least("long-prefill-token-threshold", facts.args.long_prefill_token_threshold, 0)
+    return _said(facts.args.long_prefill_token_threshold, 0, "one prompt may take what is left of a step")
+
+
+@decides("schedule.policy")
+def policy(facts: Facts) -> tuple[str, str]:
+    return _said(facts.args.scheduling_policy, "fcfs", "default")
+
+
+@decides("schedule.depth")
+def depth(facts: Facts) -> tuple[int, str]:
+    asked = facts.args.async_scheduling
+    if asked is None:
+        on_cpu = facts.decided["device.platform"] == "cpu"
+        return (1, "the model runs on the cores that would plan") if on_cpu else (2, "plans while the device works")
+    return (2 if asked else 1), ASKED
+
+
+@decides("schedule.max_waiting")
+def max_waiting(facts: Facts) -> tuple[int, str]:
+    _at_least("max-waiting", facts.args.max_waiting, 0)
+    return _said(facts.args.max_waiting, 0, "no limit")
+
+
+@decides("schedule.step_timeout")
+def step_timeout(facts: Facts) -> tuple[float, str]:
+    if facts.args.step_timeout is not None and facts.args.step_timeout <= 0:
+        raise ConfigError(f"--step-timeout must be over 0 seconds, got {facts.args.step_timeout}")
+    return _said(facts.args.step_timeout, 120.0, "default")
