@@ -1,4 +1,4 @@
-"""Markers that skip themselves, and how hypothesis runs: no deadlines, since machines are shared; the same in CI twice."""
+"""Markers that skip themselves, and hypothesis without deadlines: machines are shared. In CI its examples are fixed."""
 
 import importlib.util
 import os
