@@ -4,7 +4,6 @@ Each built-in workload runs in a process of its own, so that its peak memory is 
 user's first run would find cold.
 """
 
-import json
 import multiprocessing
 import os
 import sys
@@ -147,7 +146,3 @@ def _latency(work: Workload, engine: dict[str, Any], warmups: int, repeats: int,
         latencies=seconds,
         percentiles={str(q): report.percentile(seconds, q) for q in (10, 25, 50, 75, 90, 99)},
     )
-
-
-def show(record: dict[str, Any]) -> str:
-    return json.dumps(record)

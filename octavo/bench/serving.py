@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import random
 import time
+import urllib.request
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +52,20 @@ class Seen:
         for name in ("ttft", "itl", "tpot", "e2el", "errors"):
             getattr(self, name).extend(getattr(other, name))
         self.tokens += other.tokens
+
+
+def models(url: str, key: str | None) -> list[str]:
+    """The server's model names. Raises ConfigError where it cannot be reached or has none."""
+    address = url.rstrip("/").removesuffix("/v1") + "/v1/models"
+    request = urllib.request.Request(address, headers={"Authorization": f"Bearer {key}"} if key else {})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            names = [one["id"] for one in json.load(answer)["data"]]
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"no server answers at {address}: {error}") from None
+    if not names:
+        raise ConfigError(f"the server at {address} has no model")
+    return names
 
 
 def serve(load: Load) -> dict[str, Any]:

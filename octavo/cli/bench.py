@@ -1,0 +1,166 @@
+"""`octavo bench throughput | latency | serve | startup`: measure, print a table, keep a record."""
+
+import json
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from octavo.config.args import EngineArgs
+from octavo.config.cli import Parser, add_flags, ask
+from octavo.errors import ConfigError
+
+COLUMNS = [
+    "workload",
+    "out_tok_s",
+    "out_tok_s_median",
+    "in_tok_s",
+    "in_tok_s_median",
+    "seconds",
+    "first_seconds",
+    "step_ms",
+    "host_us_per_step",
+    "peak_rss_mb",
+    "start_s",
+]
+
+
+def parser() -> Parser:
+    main = Parser(prog="octavo bench", description=__doc__)
+    kinds = main.add_subparsers(dest="kind", metavar="KIND", required=True, parser_class=Parser)
+
+    throughput = kinds.add_parser("throughput", help="offline workloads, each in a process of its own")
+    throughput.add_argument("--workload", nargs="+", default=["cpu"], help="names, or cpu, gpu, all (cpu)")
+    throughput.add_argument("--repeats", type=int, default=3, help="runs of each; the best and the median count (3)")
+    throughput.add_argument("--list", action="store_true", help="print the workloads and what they are")
+
+    latency = kinds.add_parser("latency", help="seconds for one batch, as percentiles")
+    latency.add_argument("--input-len", type=int, default=32, help="prompt tokens (32)")
+    latency.add_argument("--output-len", type=int, default=128, help="tokens to make (128)")
+    latency.add_argument("--batch-size", type=int, default=8, help="requests at once (8)")
+    latency.add_argument("--num-iters-warmup", type=int, default=2, help="runs that do not count (2)")
+    latency.add_argument("--num-iters", type=int, default=10, help="runs that count (10)")
+
+    startup = kinds.add_parser("startup", help="seconds from process start to the first token")
+    startup.add_argument("--repeats", type=int, default=3, help="processes (3)")
+
+    for one in (throughput, latency, startup):
+        one.add_argument("--model", metavar="MODEL", help="directory, GGUF file or hub name (the embedded model)")
+        add_flags(one, EngineArgs, skip=("model",))
+
+    serve = kinds.add_parser("serve", help="load on a running OpenAI-compatible server")
+    serve.add_argument("--base-url", default="http://127.0.0.1:8000", help="the server (http://127.0.0.1:8000)")
+    serve.add_argument("--model", help="name for the server (its first model)")
+    serve.add_argument("--num-prompts", type=int, default=128, help="requests (128)")
+    serve.add_argument("--max-concurrency", type=int, default=32, help="requests at once (32)")
+    serve.add_argument("--random-input-len", type=int, default=512, help="prompt tokens (512)")
+    serve.add_argument("--random-output-len", type=int, default=128, help="tokens to make (128)")
+    serve.add_argument("--request-rate", type=float, default=0.0, help="requests a second, Poisson (0: no pause)")
+    serve.add_argument("--temperature", type=float, default=0.6, help="of sampling (0.6)")
+    serve.add_argument("--processes", type=int, default=4, help="client processes (4)")
+    serve.add_argument("--api-key", help="key for the server")
+    serve.add_argument("--chat", action="store_true", help="use the chat route with text prompts")
+
+    for one in (throughput, latency, startup, serve):
+        one.add_argument("--seed-prompts", type=int, default=0, help="seed of prompts and lengths (0)")
+        one.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
+        one.add_argument("--label", help="name of the model in the records (its directory's name)")
+    return main
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a benchmark; 0, or 2 with a sentence for a bad request of the user."""
+    args = parser().parse_args(argv)
+    run = {"throughput": _throughput, "latency": _latency, "startup": _startup, "serve": _serve}[args.kind]
+    from octavo.bench import report
+
+    for name in ("repeats", "num_iters", "num_prompts", "max_concurrency", "batch_size"):
+        if getattr(args, name, 1) < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
+    records = run(args)
+    report.write(records, args.output_json)
+    return 0
+
+
+def _engine(args: Namespace) -> tuple[dict[str, Any], str]:
+    """Keyword arguments of ``LLM`` that were said, and the model's label."""
+    asked = ask(EngineArgs, args)
+    said = {f.name: getattr(asked, f.name) for f in fields(asked) if getattr(asked, f.name) is not None}
+    label = args.label or (asked.model or "embedded").rstrip("/").rpartition("/")[2]
+    return said, label
+
+
+def _throughput(args: Namespace) -> list[dict[str, Any]]:
+    from dataclasses import replace
+
+    from octavo.bench import offline, report, workloads
+
+    if args.list:
+        print(report.table([vars(one) for one in workloads.WORKLOADS.values()], ["name", "about", "temperature"]))
+        return []
+    engine, label = _engine(args)
+    works = [replace(work, seed=args.seed_prompts) for work in workloads.pick(args.workload)]
+    records = []
+    for work in works:
+        records += offline.throughput([work], engine, args.repeats, label)
+        print(json.dumps(records[-1]), flush=True)
+    print(report.machine())
+    print(report.table(records, COLUMNS))
+    return records
+
+
+def _latency(args: Namespace) -> list[dict[str, Any]]:
+    from octavo.bench import offline, workloads
+
+    engine, label = _engine(args)
+    work = workloads.Workload(
+        name="latency",
+        about=f"{args.batch_size} at once, {args.input_len} in, {args.output_len} out",
+        requests=args.batch_size,
+        inputs=(args.input_len, args.input_len),
+        outputs=(args.output_len, args.output_len),
+        running=args.batch_size,
+        seed=args.seed_prompts,
+    )
+    record = offline.latency(work, engine, args.num_iters_warmup, args.num_iters, label)
+    print(f"Avg latency: {record['avg_latency']:.4f} seconds")
+    for q, seconds in record["percentiles"].items():
+        print(f"{q}% percentile latency: {seconds:.4f} seconds")
+    return [record]
+
+
+def _startup(args: Namespace) -> list[dict[str, Any]]:
+    from octavo.bench import report
+    from octavo.bench.startup import startup
+
+    engine, label = _engine(args)
+    record = startup(engine, args.repeats, label)
+    print(report.table([record], COLUMNS))
+    for group in ("phases", "boot"):
+        for name, seconds in record[group].items():
+            print(f"{group:>7} {name:<20} {seconds:8.3f} s")
+    return [record]
+
+
+def _serve(args: Namespace) -> list[dict[str, Any]]:
+    from octavo.bench.serving import Load, block, models, serve
+
+    load = Load(
+        url=args.base_url,
+        model=args.model or models(args.base_url, args.api_key)[0],
+        requests=args.num_prompts,
+        concurrency=args.max_concurrency,
+        inputs=args.random_input_len,
+        outputs=args.random_output_len,
+        rate=args.request_rate,
+        temperature=args.temperature,
+        seed=args.seed_prompts,
+        processes=args.processes,
+        key=args.api_key,
+        chat=args.chat,
+    )
+    record = serve(load)
+    print(block(record))
+    if record["failed"]:
+        print(f"{record['failed']} of {args.num_prompts} requests failed")
+    return [record]
