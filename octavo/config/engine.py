@@ -65,6 +65,12 @@ class ScheduleSection:
     max_waiting: int = 0
     step_timeout: float = 120.0
 
+    @property
+    def rows(self) -> int:
+        """Device rows: ``max_num_seqs`` and a few spare ones, since a freed row rests while a step that names it is in
+        flight. Row numbers of plans are below this."""
+        return self.max_num_seqs + min(self.max_num_seqs, 64)
+
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceSection:

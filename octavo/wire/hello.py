@@ -6,12 +6,17 @@ from octavo.wire.kv import KVSpec
 
 
 class Limits(Struct, frozen=True, array_like=True, gc=False):
-    """Bounds of the device's stages; the front refuses what exceeds them, so that no request meets them later."""
+    """Bounds of the device's stages; the front refuses what exceeds them, so that no request meets them later.
+
+    ``adapters``: LoRA adapters that one step may mix, 0 where the device has none. ``media``: it takes features.
+    """
 
     stop_ids: int = 128
     bad_words: int = 128
     bias: int = 1024
     logprobs: int = -1
+    adapters: int = 0
+    media: bool = False
 
 
 class Hello(Struct, frozen=True, array_like=True, gc=False):

@@ -67,6 +67,7 @@ class StepPlan(Struct, array_like=True, gc=False):
     ``repeat``: run the step so many times back to back (only for DECODE); each has its own step number and ticket.
     ``awaits``: the youngest step whose tokens the grammar masks need; None if there is no mask to make.
     ``masked`` int32[M]: indexes into ``rows`` that need a mask. ``killed``: rows whose request ended early.
+    Order: ``freed`` rows are given back first, so the same plan may lend them again by ``new``; then page diffs.
     ``zero``: pages to clear. ``transfer``: the connector's note.
     """
 
