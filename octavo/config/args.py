@@ -88,6 +88,7 @@ class EngineArgs:
     )
     skip_tokenizer_init: bool | None = flag("take and give token ids only", group="model")
     revision: str | None = flag("branch, tag or commit of a hub model", group="model", metavar="NAME")
+    download_dir: str | None = flag("where hub models are kept", group="model", metavar="PATH")
     hf_overrides: dict | None = flag(
         "JSON object laid over the model's config.json", group="model", metavar="JSON", parse=mapping
     )

@@ -7,11 +7,11 @@ What only the device can say (pages, the length that fits) is settled at boot by
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from octavo.config.args import EngineArgs, ServeArgs
+from octavo.config.args import EngineArgs, ServeArgs, mapping
 from octavo.config.checkpoint import Checkpoint, locate
 from octavo.config.engine import (
     WORKER,
@@ -22,6 +22,7 @@ from octavo.config.engine import (
     ScheduleSection,
     TextSection,
 )
+from octavo.config.facts import ModelFacts
 from octavo.errors import ConfigError
 
 ASKED = "as asked"
@@ -85,7 +86,12 @@ def decides(name: str) -> Callable[[Decision], Decision]:
 
 def resolve(args: EngineArgs, machine: Machine | None = None, worker: str = WORKER) -> EngineConfig:
     """The configuration that ``args`` ask for. Raises ``ConfigError`` with one sentence that names flag and value."""
-    checkpoint = locate(args.model, revision=args.revision, overrides=args.hf_overrides)
+    checkpoint = _overridden(
+        locate(
+            args.model, revision=args.revision, download_dir=args.download_dir, load_format=args.load_format or "auto"
+        ),
+        args.hf_overrides,
+    )
     facts = Facts(args, checkpoint, machine or Machine.here())
     why = {}
     for name, decide in DECISIONS.items():
@@ -103,6 +109,26 @@ def resolve(args: EngineArgs, machine: Machine | None = None, worker: str = WORK
         worker=worker,
         why=why,
     )
+
+
+def _overridden(checkpoint: Checkpoint, overrides: dict[str, Any] | None) -> Checkpoint:
+    """The checkpoint with ``overrides`` laid over its config, objects in it key by key."""
+    if not overrides:
+        return checkpoint
+    try:
+        facts = ModelFacts.from_config(_laid_over(checkpoint.facts.raw, overrides), checkpoint.generation)
+    except ConfigError as error:
+        raise ConfigError(f"{checkpoint.path} with --hf-overrides: {error}") from None
+    return replace(checkpoint, facts=facts)
+
+
+def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    both = {
+        name: _laid_over(below[name], value)
+        for name, value in above.items()
+        if isinstance(value, Mapping) and isinstance(below.get(name), Mapping)
+    }
+    return {**below, **above, **both}
 
 
 def show(config: EngineConfig) -> str:
@@ -240,15 +266,12 @@ def generation_defaults(facts: Facts) -> tuple[dict[str, Any], str]:
     source = facts.args.generation_config or "auto"
     if source == "vllm":
         found, why = {}, "none of the model's, as asked"
+    elif source == "auto":
+        found = facts.checkpoint.generation
+        why = "from the model's generation_config.json" if found else "the model brings no generation_config.json"
     else:
-        folder = Path(facts.checkpoint.path if source == "auto" else source)
-        file = folder if folder.suffix == ".json" else folder / "generation_config.json"
-        if file.is_file():
-            found, why = _generation_file(file), f"from {file.name} of {'the model' if source == 'auto' else folder}"
-        elif source == "auto":
-            found, why = {}, "the model brings no generation_config.json"
-        else:
-            raise ConfigError(f"--generation-config {source!r} holds no generation_config.json")
+        file = Path(source) if source.endswith(".json") else Path(source) / "generation_config.json"
+        found, why = _mapping_file(file, "--generation-config"), f"from {file}"
     override = facts.args.override_generation_config or {}
     for name in override:
         if name not in GENERATION_NAMES and name not in GENERATION_NAMES.values():
@@ -258,14 +281,11 @@ def generation_defaults(facts: Facts) -> tuple[dict[str, Any], str]:
     return _sampling_names(found) | _sampling_names(override), why
 
 
-def _generation_file(file: Path) -> dict[str, Any]:
+def _mapping_file(file: Path, flag: str) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        return mapping(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from None
-    if not isinstance(found, Mapping):
-        raise ConfigError(f"{file} holds no JSON object")
-    return dict(found)
+        raise ConfigError(f"{flag}: {file} cannot be read: {error}") from None
 
 
 def _sampling_names(found: Mapping[str, Any]) -> dict[str, Any]:
