@@ -1,0 +1,66 @@
+"""The token embedding and the head."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from octavo.device.kernels.linear import linear
+from octavo.device.layers.norm import RMSNorm
+from octavo.device.quant.base import LinearMethod
+
+
+class Embedding(nn.Module):
+    """``scale`` multiplies what is looked up; rounded to the dtype first, as the models were trained."""
+
+    def __init__(self, vocab: int, hidden: int, scale: float, device: torch.device, dtype: torch.dtype):
+        super().__init__()
+        self.size = (vocab, hidden)
+        self.scale = torch.tensor(scale, dtype=dtype).item()
+        self.device, self.dtype = device, dtype
+        self.weight: Tensor | None = None
+
+    def shapes(self) -> dict[str, list[tuple[int, ...]]]:
+        return {"weight": [self.size]}
+
+    def target(self, suffix: str, part: int) -> Tensor:
+        if self.weight is None:
+            self.weight = torch.empty(self.size, dtype=self.dtype, device=self.device)
+        return self.weight
+
+    def filled(self, suffix: str, part: int) -> None:
+        pass
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """int [T] -> [T, H]."""
+        assert self.weight is not None
+        x = F.embedding(ids, self.weight)
+        return x if self.scale == 1.0 else x.mul_(self.scale)
+
+
+class Head(nn.Module):
+    """Norm and product with the vocabulary's matrix: its own (``method``), or the embedding's (``tied``)."""
+
+    def __init__(
+        self,
+        *,
+        norm: RMSNorm,
+        method: LinearMethod | None = None,
+        tied: Embedding | None = None,
+        softcap: float | None = None,
+    ):
+        super().__init__()
+        assert (method is None) != (tied is None)
+        self.norm, self.method, self.tied, self.softcap = norm, method, tied, softcap
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[N, H] -> float32 [N, V]."""
+        x = self.norm(hidden)
+        if self.method is not None:
+            logits = self.method.apply(x)
+        else:
+            assert self.tied is not None and self.tied.weight is not None
+            logits = linear(x, self.tied.weight)
+        logits = logits.float()
+        if self.softcap is None:
+            return logits
+        return logits.div_(self.softcap).tanh_().mul_(self.softcap)

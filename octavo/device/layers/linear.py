@@ -1,0 +1,35 @@
+"""A linear and its joints: a norm before it, a gated activation or a norm after it, an addition into the residual."""
+
+from torch import Tensor, nn
+
+from octavo.device.kernels.activation import gated
+from octavo.device.layers.norm import RMSNorm
+from octavo.device.quant.base import LinearMethod
+
+
+class Linear(nn.Module):
+    """What the method does not take is composed here, in this order: norm, product, activation, post norm, addition."""
+
+    def __init__(
+        self, method: LinearMethod, *, norm: RMSNorm | None = None, act: str | None = None, post: RMSNorm | None = None
+    ):
+        super().__init__()
+        assert post is None or "add" not in method.takes, "the addition comes after the post norm"
+        self.method = method
+        self.norm = norm
+        self.act = None if "act" in method.takes else act
+        self.post = post
+        self.adds = "add" in method.takes
+
+    def forward(self, x: Tensor, add: Tensor | None = None) -> Tensor:
+        """x [T, K] -> [T, N] (half of N with an activation), plus ``add`` where given."""
+        if self.norm is not None:
+            x = self.norm(x)
+        if self.adds and add is not None:
+            return self.method.apply(x, add)
+        x = self.method.apply(x)
+        if self.act is not None:
+            x = gated(x, self.act)
+        if self.post is not None:
+            x = self.post(x)
+        return x if add is None else x.add_(add)

@@ -1,0 +1,1 @@
+"""Schemes: what a linear's weights are and how it multiplies with them."""

@@ -1,0 +1,1 @@
+"""Checkpoints -> weights, tensor by tensor."""
