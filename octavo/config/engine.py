@@ -54,7 +54,9 @@ class CacheSection:
 class ScheduleSection:
     """``max_model_len``: longest prompt plus output; None: the model's, cut to what fits. ``max_num_seqs``: rows.
     ``max_num_batched_tokens``: tokens a step. ``long_prefill_token_threshold``: most tokens of one prompt a step (0: the
-    budget). ``depth``: steps in flight, this one included. ``max_waiting``: requests that may queue (0: no limit)."""
+    budget). ``depth``: steps in flight, this one included. ``max_waiting``: requests that may queue (0: no limit).
+    ``burst``: decode steps launched from one plan while nobody waits (1: none). ``step_timeout``: seconds after which a
+    step without progress is reported."""
 
     max_model_len: int | None = None
     max_num_seqs: int = 64
@@ -63,6 +65,7 @@ class ScheduleSection:
     policy: str = "fcfs"
     depth: int = 1
     max_waiting: int = 0
+    burst: int = 1
     step_timeout: float = 120.0
 
     @property
@@ -74,13 +77,15 @@ class ScheduleSection:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceSection:
-    """``platform``: cpu or cuda. ``threads``: compute threads on a CPU, None for the cores."""
+    """``platform``: cpu or cuda. ``threads``: compute threads on a CPU, None for the cores. ``logprobs_mode``: what
+    log-probabilities tell: raw_logprobs, processed_logprobs, raw_logits or processed_logits."""
 
     platform: str = "cpu"
     threads: int | None = None
     attention_backend: str | None = None
     enforce_eager: bool = False
     deterministic: bool = False
+    logprobs_mode: str = "raw_logprobs"
 
 
 @dataclass(frozen=True, kw_only=True)

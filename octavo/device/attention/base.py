@@ -118,10 +118,11 @@ class AttentionBackend(Protocol):
     def pages(self, spec: KVSpec) -> Sequence[int]:
         """Tokens a page that it can walk, the preferred first."""
 
-    def view(self, spec: KVSpec, raw: Tensor, pages: int, page: int, kind: dtype) -> KVCache:
+    def view(self, spec: KVSpec, raw: Tensor, pages: int, page: int, kind: dtype, alike: bool = True) -> KVCache:
         """A slot's bytes (uint8, at least ``pages * page * spec.token_bytes`` of them) as one layer's cache.
 
-        Layers of different groups share a slot, so page p must be the same bytes in every view of it.
+        Layers of different groups share a slot, so page p must be the same bytes in every view of it; ``alike``: all
+        of them have this shape, so that any layout over pages does.
         """
 
     def plan(self, batch: InputBatch, spec: KVSpec, group: int) -> Any:

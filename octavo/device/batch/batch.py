@@ -7,13 +7,12 @@
     K  draft tokens a row                 D  head size
     G  KV groups                          V  width of the logits
 
-Decodes come first: rows 0 .. decodes - 1 have one token each, tokens 0 .. decodes - 1 are theirs.
+Rows of one token come first: rows 0 .. decodes - 1 have tokens 0 .. decodes - 1.
 """
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 from torch import Tensor
 
 from octavo.wire.arrays import Ints
@@ -35,7 +34,7 @@ class InputBatch:
     """One step. Device tensors hold the truth; the ``host_`` columns are what the plan says (upper bounds while drafts
     are in flight, otherwise exact) and serve shapes and loops on the host.
 
-    rows          int64[B]       persistent rows, decodes first
+    rows          int64[B]       persistent rows, those of one token first
     ids           int64[T]       input tokens
     positions     int64[C, T]    C = 1 for plain positions
     query_start   int64[B + 1]   first token of each row
@@ -82,7 +81,3 @@ class InputBatch:
     @property
     def max_seq(self) -> int:
         return int(self.host_lens.max(initial=0))
-
-    def starts(self) -> Ints:
-        """int32[B + 1]: ``query_start`` on the host."""
-        return np.concatenate((np.zeros(1, np.int32), np.cumsum(self.host_takes, dtype=np.int32)))

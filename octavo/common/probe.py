@@ -1,0 +1,66 @@
+"""What this machine has, without torch: cores and memory, within the limits that a container sets."""
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+class Memory(NamedTuple):
+    """Bytes of main memory: all of it, and what could be had now."""
+
+    total: int
+    free: int
+
+
+def cores() -> int:
+    """CPU cores that this process may use: its affinity, cut to a cgroup's quota, at least 1."""
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _words(_CGROUP / "cpu.max")
+    if len(quota) == 2 and quota[0].isdigit() and int(quota[1]):
+        mine = min(mine, max(1, int(quota[0]) // int(quota[1])))
+    return max(mine, 1)
+
+
+def memory() -> Memory:
+    """Main memory, cut to a cgroup's limit."""
+    total, free = _machine_memory()
+    for limit_file, used_file, stat_file in (
+        ("memory.max", "memory.current", "memory.stat"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+    ):
+        limit, used = _number(_CGROUP / limit_file), _number(_CGROUP / used_file)
+        if limit is not None and used is not None and limit < total:
+            total = limit
+            free = min(free, max(limit - used + _reclaimable(_CGROUP / stat_file), 0))
+    return Memory(total, free)
+
+
+def _machine_memory() -> tuple[int, int]:
+    try:
+        text = Path("/proc/meminfo").read_text()
+    except OSError:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return total, total // 2
+    kib = {key: int(value) for key, value in re.findall(r"^(\w+):\s+(\d+) kB", text, re.M)}
+    return kib["MemTotal"] * 1024, kib.get("MemAvailable", kib["MemFree"]) * 1024
+
+
+def _reclaimable(stat: Path) -> int:
+    """Bytes of file cache that the kernel gives back when it is asked."""
+    words = _words(stat)
+    return sum(int(value) for key, value in zip(words[::2], words[1::2], strict=False) if key == "inactive_file")
+
+
+def _number(path: Path) -> int | None:
+    words = _words(path)
+    return int(words[0]) if words and words[0].isdigit() else None
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []

@@ -1,0 +1,57 @@
+"""BlockTables: which pages each row holds, a table a KV group."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from octavo.common.math import cdiv
+from octavo.device.batch.buffers import StagedTensor
+from octavo.wire.plan import PageDiff
+
+
+class BlockTables:
+    """``groups`` tables of int32 [R + 1, P]. ``host[g]`` is what the plans said so far; the device's copy follows at
+    ``flush``. Entries behind a row's own pages are stale or 0 and are never read as tokens."""
+
+    def __init__(self, groups: int, rows: int, length: int, page: int, device: torch.device):
+        width = cdiv(length, page) + 1
+        self.page = page
+        self.host = [np.zeros((rows + 1, width), np.int32) for _ in range(groups)]
+        self._device = [
+            None if device.type == "cpu" else StagedTensor((rows + 1, width), np.int32, device) for _ in range(groups)
+        ]
+        self._views = [
+            torch.from_numpy(host) if staged is None else staged.tensor
+            for host, staged in zip(self.host, self._device, strict=True)
+        ]
+
+    @property
+    def width(self) -> int:
+        """P."""
+        return self.host[0].shape[1]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self._views)
+
+    def __getitem__(self, group: int) -> Tensor:
+        return self._views[group]
+
+    def apply(self, diff: PageDiff) -> None:
+        at = 0
+        for group, row, start, count in zip(
+            diff.groups.tolist(), diff.rows.tolist(), diff.starts.tolist(), diff.counts.tolist(), strict=True
+        ):
+            pages = diff.pages[at : at + count]
+            assert start + count <= self.width, f"row {row} would hold {start + count} of {self.width} pages"
+            self.host[group][row, start : start + count] = pages
+            if (staged := self._device[group]) is not None:
+                staged.stage(row, pages, start)
+            at += count
+        assert at == len(diff.pages), "a page diff with pages left over"
+
+    def flush(self) -> None:
+        for staged in self._device:
+            if staged is not None:
+                staged.flush()

@@ -1,0 +1,95 @@
+"""Drawing a token by the Gumbel-max trick, with noise that is a function of (seed, position, token id) alone.
+
+Two 32-bit keys come from splitmix64 over seed and position (Steele, Lea, Flood 2014); a token's noise bits from two
+rounds of a 32-bit multiply-xorshift hash (constants of Wellons' triple32 and lowbias32) over its id and the keys.
+So the same request draws the same numbers on any device, in any batch, and again after a preemption.
+"""
+
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
+_MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
+_MIX_2 = 0x94D049BB133111EB - (1 << 64)
+_ID = 0x9E3779B1 - (1 << 32)
+_ROUND_1 = 0x21F0AAAD
+_ROUND_2 = 0x735A2D97
+_spread: dict[torch.device, Tensor] = {}
+
+
+def keys(seeds: Tensor, positions: Tensor) -> Tensor:
+    """int32[N, 2] of int64[N] seeds and positions (the position that the drawn token takes)."""
+    x = seeds + positions * _GOLDEN + _GOLDEN
+    x = (x ^ _down(x, 30)) * _MIX_1
+    x = (x ^ _down(x, 27)) * _MIX_2
+    x = x ^ _down(x, 31)
+    return x.view(torch.int32).view(-1, 2)
+
+
+def _down(x: Tensor, by: int) -> Tensor:
+    """A logical shift right of int64."""
+    return (x >> by) & ((1 << (64 - by)) - 1)
+
+
+def exponentials(key: Tensor, ids: Tensor) -> Tensor:
+    """float32[n] draws of the unit exponential for int32[n] token ids under ``key`` int32[2]; all are over 0.
+
+    They stand on 31 bits, finest near 0, where the winners of ``draw`` are.
+    """
+    return _exponentials(key, ids * _ID)
+
+
+def _exponentials(key: Tensor, spread: Tensor) -> Tensor:
+    first, second = key.unbind()
+    x = spread ^ first
+    t = torch.empty_like(x)
+    _fold(x, t, 16, 0xFFFF).mul_(_ROUND_1)
+    _fold(x, t, 15, 0x1FFFF).bitwise_xor_(second).mul_(_ROUND_2)
+    _fold(x, t, 15, 0x1FFFF).bitwise_and_(0x7FFFFFFF)
+    uniform = x.to(torch.float32).add_(0.5).mul_(-(2.0**-31))
+    return torch.log1p_(uniform).neg_()
+
+
+def _fold(x: Tensor, scratch: Tensor, by: int, mask: int) -> Tensor:
+    """x ^= x >> by, the shift being logical."""
+    torch.bitwise_right_shift(x, by, out=scratch)
+    return x.bitwise_xor_(scratch.bitwise_and_(mask))
+
+
+def draw(logits: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    """A token of float32 logits [N, V] a row, by keys int32[N, 2]: ids int64[N] and scores float32[N].
+
+    The score is NaN or -inf where no token could be drawn. ``logits`` are kept.
+    """
+    return draw_torch(logits, key)
+
+
+def draw_torch(logits: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    """A row at a time, so that its temporaries stay in the cache and its arithmetic is the same in every batch."""
+    count, vocab = logits.shape
+    ids = torch.empty(count, dtype=torch.int64, device=logits.device)
+    scores = torch.empty(count, dtype=torch.float32, device=logits.device)
+    spread = _spread.get(logits.device)
+    if spread is None or len(spread) < vocab:
+        spread = _spread[logits.device] = torch.arange(vocab, dtype=torch.int32, device=logits.device) * _ID
+    for row in range(count):
+        score = logits[row] - _exponentials(key[row], spread[:vocab]).log_()
+        torch.max(score, 0, out=(scores[row], ids[row]))
+    return ids, scores
+
+
+def draw_among(logits: Tensor, ids: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    """As ``draw`` for one row of which only tokens ``ids`` int64[n] are possible, logits float32[n]: (id, score)."""
+    score = logits - exponentials(key, ids.to(torch.int32)).log_()
+    best, at = score.max(0)
+    return ids[at], best
+
+
+def pick(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The most likely token of each row: ids int64[N], logits float32[N] (NaN if the row holds one)."""
+    return pick_torch(logits)
+
+
+def pick_torch(logits: Tensor) -> tuple[Tensor, Tensor]:
+    best, ids = logits.max(-1)
+    return ids, best

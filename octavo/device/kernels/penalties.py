@@ -1,0 +1,31 @@
+"""Repetition, frequency and presence penalties."""
+
+import torch
+from torch import Tensor
+
+
+def penalise(
+    logits: Tensor, rows: Tensor, prompted: Tensor, counts: Tensor, rep: Tensor, freq: Tensor, pres: Tensor
+) -> None:
+    """In place on float32 logits [N, V] of persistent ``rows`` int64[N].
+
+    prompted bool[R + 1, V]: tokens of the prompt; counts int32[R + 1, V]: how often the row has said each; rep, freq,
+    pres float32[N]. A token seen in either is divided by ``rep`` where its logit is positive, else multiplied; then a
+    said token loses freq * count + pres.
+    """
+    penalise_torch(logits, rows, prompted, counts, rep, freq, pres)
+
+
+def penalise_torch(
+    logits: Tensor, rows: Tensor, prompted: Tensor, counts: Tensor, rep: Tensor, freq: Tensor, pres: Tensor
+) -> None:
+    said = counts[rows]
+    seen = prompted[rows].logical_or_(said > 0)
+    factor = torch.where(logits > 0, 1.0 / rep.unsqueeze(1), rep.unsqueeze(1))
+    logits.mul_(factor.masked_fill_(~seen, 1.0))
+    logits.sub_(said * freq.unsqueeze(1)).sub_((said > 0) * pres.unsqueeze(1))
+
+
+def count(counts: Tensor, rows: Tensor, tokens: Tensor, good: Tensor) -> None:
+    """counts[rows[i], tokens[i]] += good[i]; no row twice."""
+    counts[rows, tokens] += good.to(counts.dtype)

@@ -1,0 +1,68 @@
+"""Platform: what the rest of the device floor must not ask torch itself. PLATFORMS is the table of them."""
+
+from typing import Protocol
+
+import torch
+
+from octavo.common.registry import Registry
+
+
+class Event(Protocol):
+    """A point in a stream's work."""
+
+    def record(self, stream: "Stream | None" = None) -> None: ...
+
+    def query(self) -> bool:
+        """Whether the work before it is done."""
+
+    def synchronize(self) -> None: ...
+
+
+class Stream(Protocol):
+    """An ordered queue of device work."""
+
+    def wait_event(self, event: Event) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+
+class Platform(Protocol):
+    """One kind of device."""
+
+    name: str
+    device: torch.device
+    can_store_to_host: bool
+    graphs: bool
+    attention: tuple[str, ...]
+
+    def describe(self) -> str:
+        """The device's own name, for people."""
+
+    def start(self, threads: int | None) -> None:
+        """Once a process, before any tensor is made. ``threads``: compute threads, None for the platform's choice."""
+
+    def supports(self, dtype: torch.dtype) -> str | None:
+        """None, or why this device cannot compute in ``dtype``."""
+
+    def free_memory(self) -> int:
+        """Bytes that could be allocated now."""
+
+    def used_memory(self) -> int:
+        """Bytes that this process holds on the device now."""
+
+    def reset_peak(self) -> None: ...
+
+    def peak_memory(self) -> int:
+        """Most bytes held since ``reset_peak``."""
+
+    def allocate(self, size: int) -> torch.Tensor:
+        """``size`` bytes (uint8), zero, which take memory only where they are touched if the device can do that."""
+
+    def stream(self) -> Stream: ...
+
+    def event(self) -> Event: ...
+
+
+PLATFORMS: Registry[type[Platform]] = Registry(
+    "platform", package="octavo.device.platforms", table={"cpu": "cpu:CPU"}, plugins="octavo.platforms"
+)

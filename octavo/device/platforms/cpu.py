@@ -1,0 +1,94 @@
+"""The CPU: memory from /proc and cgroups, threads, and streams that do nothing since work is done when it returns."""
+
+import mmap
+import platform
+import re
+from pathlib import Path
+
+import torch
+
+from octavo.common import probe
+
+
+class NullEvent:
+    """Work on a CPU has happened when the call returns."""
+
+    def record(self, stream: "NullStream | None" = None) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+
+class NullStream:
+    """The order of calls is the order of work."""
+
+    def wait_event(self, event: NullEvent) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+
+class CPU:
+    """Platform: this machine's processor."""
+
+    name = "cpu"
+    can_store_to_host = True
+    graphs = False
+    attention = ("cpu",)
+
+    def __init__(self) -> None:
+        self.device = torch.device("cpu")
+
+    def describe(self) -> str:
+        try:
+            found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+        except OSError:
+            found = None
+        name = found[1].strip() if found else platform.processor() or platform.machine()
+        return f"{name}, {probe.cores()} cores, {torch.get_num_threads()} threads"
+
+    def start(self, threads: int | None) -> None:
+        torch.set_num_threads(threads or probe.cores())
+
+    def supports(self, dtype: torch.dtype) -> str | None:
+        if dtype in (torch.float32, torch.bfloat16, torch.float16):
+            return None
+        return f"a CPU computes in float32, bfloat16 or float16, not in {str(dtype).removeprefix('torch.')}"
+
+    def free_memory(self) -> int:
+        return probe.memory().free
+
+    def used_memory(self) -> int:
+        return _status("VmRSS")
+
+    def reset_peak(self) -> None:
+        try:
+            Path("/proc/self/clear_refs").write_text("5")
+        except OSError:
+            pass  # the peak is then that of the whole process: an upper bound
+
+    def peak_memory(self) -> int:
+        return _status("VmHWM")
+
+    def allocate(self, size: int) -> torch.Tensor:
+        return torch.frombuffer(mmap.mmap(-1, max(size, 1)), dtype=torch.uint8)[:size]
+
+    def stream(self) -> NullStream:
+        return NullStream()
+
+    def event(self) -> NullEvent:
+        return NullEvent()
+
+
+def _status(key: str) -> int:
+    """A line of /proc/self/status, in bytes; 0 where there is none."""
+    try:
+        found = re.search(rf"^{key}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)
+    except OSError:
+        found = None
+    return int(found[1]) * 1024 if found else 0

@@ -1,0 +1,274 @@
+"""ModelRunner: one step of this rank, as a body (inputs, model) and a tail (logits, sampling, commit)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from octavo.common.log import logger
+from octavo.device.batch.batch import InputBatch
+from octavo.device.batch.blocks import BlockTables
+from octavo.device.batch.buffers import Columns
+from octavo.device.batch.state import RequestState
+from octavo.device.kernels.step_out import commit
+from octavo.device.layers.step import Bound, Step, running
+from octavo.device.models.base import CausalLM
+from octavo.device.runner.prepare import prepare
+from octavo.device.runner.ticket import DoneTicket
+from octavo.device.sampling.logprobs import LogprobsMode
+from octavo.device.sampling.prompt_logprobs import prompt_logprobs, targets_of
+from octavo.device.sampling.sampler import Sampler
+from octavo.device.sampling.stage import Drawing
+from octavo.wire.kv import KVGroup
+from octavo.wire.plan import GrammarMasks, NewRow, StepPlan
+from octavo.wire.result import LogprobArrays, PromptLogprobs, StepExtras, StepResult
+
+_log = logger(__name__)
+
+#: Numbers of logits that are in memory at once; rows are sampled in pieces that fit.
+LOGITS = 1 << 24
+
+
+@dataclass(eq=False, slots=True)
+class _Draws:
+    """What a tail drew: tokens int64[N], good bool[N], faults by logit row, and log-probabilities of logit rows."""
+
+    tokens: Tensor
+    good: Tensor
+    faults: dict[int, str]
+    asked: np.ndarray
+    logprobs: LogprobArrays | None
+
+
+@dataclass(eq=False, slots=True)
+class _Body:
+    """A step between ``forward`` and ``sample``; ``fault`` where the body raised."""
+
+    plan: StepPlan
+    batch: InputBatch | None = None
+    hidden: Tensor | None = None
+    fault: str | None = None
+
+
+class ModelRunner:
+    """Runs plans over ``model``. Made after the cache: ``bound`` has every attention layer's backend and cache."""
+
+    def __init__(
+        self,
+        model: CausalLM,
+        vocab: int,
+        groups: Sequence[KVGroup],
+        bound: Mapping[str, Bound],
+        *,
+        rows: int,
+        max_model_len: int,
+        page: int,
+        device: torch.device,
+        logprobs_mode: LogprobsMode = "raw_logprobs",
+    ):
+        self.model = model
+        self.vocab = vocab
+        self.state = RequestState(rows, max_model_len, device)
+        self.tables = BlockTables(len(groups), rows, max_model_len, page, device)
+        self.sampler = Sampler(self.state, vocab, device, logprobs_mode)
+        self._normal = logprobs_mode.endswith("logprobs")
+        self._groups = list(groups)
+        self._bound = dict(bound)
+        self._columns = Columns(device)
+        self._prompt_widths: dict[int, int] = {}
+        self._body: _Body | None = None
+        self._device = device
+
+    @torch.inference_mode()
+    def forward(self, plan: StepPlan) -> None:
+        """Apply the plan's writes and run the body of its first sub-step. Errors wait for ``sample``."""
+        assert self._body is None, "forward twice without sample"
+        self._body = _Body(plan)
+        try:
+            self._apply(plan)
+            if len(plan.rows):
+                self._run_body(self._body, 0)
+        except Exception as error:
+            self._fail(self._body, error)
+
+    @torch.inference_mode()
+    def sample(self, masks: GrammarMasks | None) -> list[DoneTicket]:
+        """Finish the step that ``forward`` began: a ticket a sub-step."""
+        body, self._body = self._body, None
+        assert body is not None, "sample without forward"
+        plan = body.plan
+        tickets = []
+        for ahead in range(plan.repeat if len(plan.rows) else 1):
+            try:
+                if ahead and body.fault is None:
+                    self._run_body(body, ahead)
+                if body.fault is None:
+                    tickets.append(self._tail(body, masks, plan.step + ahead))
+                    continue
+            except Exception as error:
+                self._fail(body, error)
+            tickets.append(DoneTicket(_nothing(plan, plan.step + ahead, body.fault)))
+        return tickets
+
+    def _fail(self, body: _Body, error: Exception) -> None:
+        _log.exception("step %d failed", body.plan.step)
+        body.fault = f"{type(error).__name__}: {error}"
+
+    def _apply(self, plan: StepPlan) -> None:
+        for new in plan.new:
+            self._add(new)
+        if len(plan.killed):
+            self.state.kill(plan.killed)
+        self.tables.apply(plan.pages)
+        self.state.flush()
+        self.tables.flush()
+        if len(plan.zero):
+            self._clear(plan.zero)
+
+    def _add(self, new: NewRow) -> None:
+        self.state.add(new)
+        self.sampler.add(new)
+        self._prompt_widths.pop(new.row, None)
+        if new.sampling.prompt_logprobs is not None:
+            self._prompt_widths[new.row] = new.sampling.prompt_logprobs
+
+    def _run_body(self, body: _Body, ahead: int) -> None:
+        batch = prepare(body.plan, self.state, self.tables, self._columns, ahead)
+        metas = [self._plan_group(batch, group) for group in range(len(self._groups))]
+        with running(Step(batch, self._bound, metas)):
+            body.hidden = self.model.forward(batch.ids, batch.embeds).last
+        body.batch = batch
+
+    def _plan_group(self, batch: InputBatch, group: int):
+        spec = self._groups[group].spec
+        backend = self._bound[self._groups[group].layers[0]].backend
+        return backend.plan(batch, spec, group)
+
+    def _tail(self, body: _Body, masks: GrammarMasks | None, step: int) -> DoneTicket:
+        plan, batch, hidden = body.plan, body.batch, body.hidden
+        if batch is None or hidden is None:
+            return DoneTicket(_nothing(plan, step))
+        drawing = Drawing(
+            plan.rows[plan.samples],
+            batch.host_lens[plan.samples],
+            batch.rows[batch.logit_rows],
+            batch.seq_lens[batch.logit_rows],
+        )
+        draws = self._draw(hidden[batch.logits_at], drawing, plan, masks)
+        state = self.state
+        if state.keeps[drawing.rows].any():
+            at = torch.from_numpy(np.flatnonzero(state.keeps[drawing.rows])).to(self._device)
+            places = drawing.device_lens[at].clamp(max=state.length - 1)
+            state.history[drawing.device_rows[at], places] = draws.tokens[at].to(torch.int32)
+        counts = commit(
+            batch.rows,
+            batch.seq_lens,
+            batch.logit_rows,
+            draws.tokens,
+            draws.good,
+            state.computed.tensor,
+            state.last.tensor,
+            state.alive.tensor,
+            state.limit.device,
+            state.min_len.device,
+            state.stops.device[:, : state.widest_stops],
+        )
+        sampled = np.flatnonzero(plan.samples)
+        result = _nothing(plan, step)
+        result.tokens[sampled, 0] = draws.tokens.numpy(force=True)
+        result.counts[sampled] = counts.numpy(force=True)
+        for at, why in draws.faults.items():
+            result.row_faults[int(sampled[at])] = why
+            self._heal(int(drawing.rows[at]))
+        extras = StepExtras()
+        if draws.logprobs is not None:
+            extras.rows, extras.logprobs = sampled[draws.asked].astype(np.int32), draws.logprobs
+        if self._prompt_widths:
+            extras.prompt = self._prompt_logprobs(plan, batch, hidden)
+        return DoneTicket(result, extras)
+
+    def _draw(self, hidden: Tensor, drawing: Drawing, plan: StepPlan, masks: GrammarMasks | None) -> _Draws:
+        """Sample N logit rows, in pieces of rows whose logits fit."""
+        count = len(drawing.rows)
+        masked, bits = np.empty(0, np.int64), None
+        if masks is not None and len(masks.rows):
+            masked, bits = (np.cumsum(plan.samples) - 1)[masks.rows], masks.bits
+        step = max(1, LOGITS // self.vocab)
+        pieces = []
+        for low in range(0, count, step):
+            high = min(low + step, count)
+            here = (masked >= low) & (masked < high)
+            part = drawing if high - low == count else drawing.take(np.arange(low, high))
+            logits = self.model.logits(hidden[low:high])
+            pieces.append(self.sampler.sample(logits, part, masked[here] - low, None if bits is None else bits[here]))
+        if len(pieces) == 1:
+            piece = pieces[0]
+            return _Draws(piece.tokens, piece.good, piece.faults, piece.asked, piece.logprobs)
+        if not pieces:
+            none = torch.empty(0, dtype=torch.int64, device=self._device)
+            return _Draws(none, none.bool(), {}, np.empty(0, np.int64), None)
+        return _Draws(
+            torch.cat([piece.tokens for piece in pieces]),
+            torch.cat([piece.good for piece in pieces]),
+            {at + nth * step: why for nth, piece in enumerate(pieces) for at, why in piece.faults.items()},
+            np.concatenate([piece.asked + nth * step for nth, piece in enumerate(pieces)]),
+            _joined([piece.logprobs for piece in pieces if piece.logprobs is not None]),
+        )
+
+    def _prompt_logprobs(self, plan: StepPlan, batch: InputBatch, hidden: Tensor) -> list[PromptLogprobs]:
+        found = []
+        for i in np.flatnonzero(plan.known).tolist():
+            row = int(plan.rows[i])
+            if row not in self._prompt_widths:
+                continue
+            start = int(plan.computed[i]) + 1
+            stop = min(start + int(plan.takes[i]), int(self.state.prompt[row]))
+            if stop <= start:
+                continue
+            first = int(batch.host_starts[i])
+            arrays = prompt_logprobs(
+                hidden[first : first + stop - start],
+                targets_of(self.state.history, row, start, stop),
+                self.model.logits,
+                self.vocab,
+                self._prompt_widths[row],
+                self._normal,
+            )
+            found.append(PromptLogprobs(row, int(plan.epochs[i]), start, arrays))
+        return found
+
+    def _clear(self, pages: np.ndarray) -> None:
+        for bound in self._bound.values():
+            for cache in (bound.cache.k, bound.cache.v):
+                cache[:, torch.from_numpy(pages.astype(np.int64)).to(self._device)] = 0
+
+    def _heal(self, row: int) -> None:
+        """Take what is not a number out of a failed row's pages: their next owner's masked positions are multiplied by
+        0, which would not hide it."""
+        for bound in self._bound.values():
+            pages = np.unique(self.tables.host[bound.group][row])
+            held = torch.from_numpy(pages.astype(np.int64)).to(self._device)
+            for cache in (bound.cache.k, bound.cache.v):
+                cache[:, held] = torch.nan_to_num(cache[:, held], nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _nothing(plan: StepPlan, step: int, fault: str | None = None) -> StepResult:
+    rows = len(plan.rows)
+    return StepResult(step, np.zeros((rows, 1), np.int64), np.zeros(rows, np.int32), fault)
+
+
+def _joined(parts: list[LogprobArrays]) -> LogprobArrays | None:
+    """One array of several, as wide as the widest."""
+    if not parts:
+        return None
+    wide = max(part.ids.shape[1] for part in parts)
+    pads = [((0, 0), (0, wide - part.ids.shape[1])) for part in parts]
+    return LogprobArrays(
+        np.concatenate([np.pad(part.ids, pad, constant_values=-1) for part, pad in zip(parts, pads, strict=True)]),
+        np.concatenate(
+            [np.pad(part.values, pad, constant_values=-np.inf) for part, pad in zip(parts, pads, strict=True)]
+        ),
+        np.concatenate([part.ranks for part in parts]),
+    )

@@ -1,0 +1,72 @@
+"""What log-probabilities a row wants, and their arrays."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from octavo.device.kernels.logprobs import PIECE, log_sum_exp, ranks, top_ids
+from octavo.wire.result import LogprobArrays
+
+#: What is reported: of the model's own logits or of those that the token was drawn from; normalised or as they are.
+LogprobsMode = Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"]
+
+
+def report(
+    logits: Tensor,
+    chosen: Tensor,
+    widths: Sequence[int],
+    named: Sequence[np.ndarray | None] | None = None,
+    normal: bool = True,
+) -> LogprobArrays:
+    """Log-probabilities of float32 logits [N, V]: the chosen token int64[N], then the ``widths[i]`` most likely ones
+    (-1: all) or the ids ``named[i]``; logits themselves unless ``normal``.
+
+    Works through pieces of rows, so that beside the result only ``PIECE`` numbers are held.
+    """
+    count, vocab = logits.shape
+    wide = [vocab if width < 0 else min(width, vocab) for width in widths]
+    for i, ids in enumerate(named or []):
+        if ids is not None:
+            wide[i] = len(ids)
+    most = max(wide, default=0)
+    out = LogprobArrays(
+        np.full((count, 1 + most), -1, np.int32),
+        np.full((count, 1 + most), -np.inf, np.float32),
+        np.empty(count, np.int32),
+    )
+    rows = max(1, PIECE // vocab)
+    for low in range(0, count, rows):
+        part = slice(low, min(low + rows, count))
+        _fill(out, part, logits[part], chosen[part], wide[part], None if named is None else named[part], normal)
+    return out
+
+
+def _fill(
+    out: LogprobArrays,
+    part: slice,
+    logits: Tensor,
+    chosen: Tensor,
+    wide: Sequence[int],
+    named: Sequence[np.ndarray | None] | None,
+    normal: bool,
+) -> None:
+    total = log_sum_exp(logits) if normal else torch.zeros(len(logits), device=logits.device)
+    own = logits.gather(1, chosen.unsqueeze(1))
+    out.ids[part, 0] = chosen.cpu().numpy()
+    out.values[part, 0] = (own.squeeze(1) - total).cpu().numpy()
+    out.ranks[part] = ranks(logits, own.squeeze(1)).cpu().numpy()
+    most = max((width for i, width in enumerate(wide) if named is None or named[i] is None), default=0)
+    if most:
+        ids, values = top_ids(logits, most)
+        ids_host, values_host = ids.cpu().numpy(), (values - total.unsqueeze(1)).cpu().numpy()
+        for i, width in enumerate(wide):
+            out.ids[part.start + i, 1 : 1 + width] = ids_host[i, :width]
+            out.values[part.start + i, 1 : 1 + width] = values_host[i, :width]
+    for i, wanted in enumerate(named or []):
+        if wanted is not None:
+            values = logits[i, torch.from_numpy(wanted.astype(np.int64)).to(logits.device)] - total[i]
+            out.ids[part.start + i, 1 : 1 + len(wanted)] = wanted
+            out.values[part.start + i, 1 : 1 + len(wanted)] = values.cpu().numpy()

@@ -1,0 +1,54 @@
+"""How much memory the KV cache may take: what is free, less what a step needs."""
+
+from collections.abc import Mapping
+
+import torch
+
+from octavo.config.engine import CacheSection, ScheduleSection
+from octavo.device.attention.base import AttentionBackend
+from octavo.device.models.base import CausalLM
+from octavo.device.platforms.base import Platform
+from octavo.device.worker.trial import run_trial
+
+#: Most that a CPU's KV cache takes unless it is told otherwise, and its share of what is free.
+CPU_KV = 4 << 30
+CPU_SHARE = 0.5
+#: Tokens of the trial step; what it takes is scaled up to the longest step.
+TRIAL = 128
+
+
+def weight_bytes(model: CausalLM) -> int:
+    """Bytes of parameters and buffers, each storage once."""
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in _tensors(model)}
+    return sum(storages.values())
+
+
+def activation_bytes(
+    model: CausalLM,
+    platform: Platform,
+    backends: Mapping[str, AttentionBackend],
+    schedule: ScheduleSection,
+    dtype: torch.dtype,
+) -> int:
+    """Bytes that the largest step takes beside weights and cache, by a trial step: its peak, scaled to the budget of
+    tokens, and the logits of all rows."""
+    longest = schedule.max_num_batched_tokens
+    tokens = min(longest, TRIAL)
+    run_trial(model, platform, backends, dtype, 8)  # what is made on first use is no activation
+    before = platform.used_memory()
+    platform.reset_peak()
+    run_trial(model, platform, backends, dtype, tokens)
+    peak = max(platform.peak_memory() - before, 0)
+    return peak * longest // tokens + 8 * schedule.max_num_seqs * model.facts.vocab
+
+
+def kv_bytes(platform: Platform, section: CacheSection, activations: int) -> tuple[int, str]:
+    """Bytes for the cache and a word on why: what was asked for, else half of what is free on a CPU, 4 GiB at most."""
+    if section.memory is not None:
+        return section.memory, "as asked"
+    free = max(platform.free_memory() - activations, 0)
+    return min(CPU_KV, int(free * CPU_SHARE)), "half of what is free, 4 GiB at most"
+
+
+def _tensors(model: CausalLM) -> list[torch.Tensor]:
+    return [*model.parameters(), *model.buffers()]

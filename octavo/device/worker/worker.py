@@ -1,0 +1,153 @@
+"""Worker: a rank as the core sees it (a WorkerPort in this process)."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from octavo.common.log import logger
+from octavo.common.words import nearest, size
+from octavo.config.engine import EngineConfig
+from octavo.device.attention.base import AttentionNeed
+from octavo.device.attention.select import select
+from octavo.device.layers.step import Bound
+from octavo.device.models.base import CausalLM
+from octavo.device.platforms.base import PLATFORMS
+from octavo.device.runner.runner import ModelRunner
+from octavo.device.runner.ticket import DoneTicket
+from octavo.device.weights.loader import load
+from octavo.device.worker.memory import activation_bytes, kv_bytes, weight_bytes
+from octavo.errors import ConfigError
+from octavo.wire.hello import Hello
+from octavo.wire.kv import KVLayout
+from octavo.wire.plan import GrammarMasks, StepPlan
+
+_log = logger(__name__)
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Worker:
+    """Loads the model when it is made; ``build`` makes the rest. Raises ``ConfigError`` for what cannot work here."""
+
+    def __init__(self, config: EngineConfig):
+        begun = time.monotonic()
+        self._config = config
+        self._platform = PLATFORMS.load(config.device.platform)()
+        self._platform.start(config.device.threads)
+        self._dtype = _dtype(config.model.dtype)
+        if (reason := self._platform.supports(self._dtype)) is not None:
+            raise ConfigError(f"--dtype {config.model.dtype}: {reason}")
+        if config.cache.dtype not in ("auto", config.model.dtype):
+            raise ConfigError(
+                f"--kv-cache-dtype {config.cache.dtype}: this platform keeps keys and values in the model's own type"
+                f" ({config.model.dtype}); use auto"
+            )
+        started = time.monotonic()
+        with torch.inference_mode():
+            self._model: CausalLM = load(config.model, self._platform.device, self._dtype)
+        loaded = time.monotonic()
+        self._phases = {"platform": started - begun, "load": loaded - started}
+        self._choose_backends()
+        self._runner: ModelRunner | None = None
+        self._steps = self._tokens = 0
+        self._commands: dict[str, Callable[..., Any]] = {"stats": self._stats, "memory": self._memory}
+
+    def hello(self) -> Hello:
+        """Needs, sizes and limits. Runs a trial step to see what activations take."""
+        begun = time.monotonic()
+        weights = weight_bytes(self._model)
+        activations = activation_bytes(self._model, self._platform, self._backends, self._config.schedule, self._dtype)
+        memory, why = kv_bytes(self._platform, self._config.cache, activations)
+        self._phases["trial"] = time.monotonic() - begun
+        item = self._dtype.itemsize
+        layers = tuple((layer.name, layer.spec(item)) for layer in self._model.attentions if layer.shares is None)
+        pages = [set(self._backends[name].pages(spec)) for name, spec in layers]
+        name, spec = layers[0]
+        common = tuple(page for page in self._backends[name].pages(spec) if all(page in few for few in pages))
+        _log.info("%s: weights %s, activations %s, KV cache %s", why, size(weights), size(activations), size(memory))
+        return Hello(
+            platform=self._platform.name,
+            device=self._platform.describe(),
+            dtype=self._config.model.dtype,
+            vocab=self._model.facts.vocab,
+            layers=layers,
+            page_sizes=common,
+            memory=memory,
+            weights=weights,
+            activations=activations,
+            backends=self._reasons,
+            phases=dict(self._phases),
+        )
+
+    def build(self, layout: KVLayout, max_model_len: int) -> None:
+        """Allocate the cache, bind every layer to its part of it, and make the rows."""
+        bound: dict[str, Bound] = {}
+        specs = {(g.spec.kv_heads, g.spec.k_dim, g.spec.v_dim, g.spec.item_bytes) for g in layout.groups}
+        raw = [self._platform.allocate(layout.pages * layout.page_bytes) for _ in range(layout.slots)]
+        for number, group in enumerate(layout.groups):
+            for slot, name in enumerate(group.layers):
+                backend = self._backends[name]
+                cache = backend.view(
+                    group.spec, raw[slot], layout.pages, layout.page, self._dtype, alike=len(specs) == 1
+                )
+                bound[name] = Bound(backend, cache, number)
+        for layer in self._model.attentions:
+            if layer.shares is not None:
+                bound[layer.name] = bound[layer.shares]
+        self._runner = ModelRunner(
+            self._model,
+            self._model.facts.vocab,
+            layout.groups,
+            bound,
+            rows=self._config.schedule.rows,
+            max_model_len=max_model_len,
+            page=layout.page,
+            device=self._platform.device,
+            logprobs_mode=self._config.device.logprobs_mode,
+        )
+
+    def forward(self, plan: StepPlan) -> None:
+        assert self._runner is not None, "forward before build"
+        self._steps += 1
+        self._tokens += plan.tokens * plan.repeat
+        self._runner.forward(plan)
+
+    def sample(self, masks: GrammarMasks | None) -> list[DoneTicket]:
+        assert self._runner is not None, "sample before build"
+        return self._runner.sample(masks)
+
+    def call(self, command: str, *args: Any) -> Any:
+        """``stats``: counts so far. ``memory``: bytes held now. Raises ``ValueError`` for another name."""
+        found = self._commands.get(command)
+        if found is None:
+            hint = nearest(command, self._commands)
+            raise ValueError(f"the worker knows no command {command!r}{hint}; known: {', '.join(self._commands)}")
+        return found(*args)
+
+    def close(self) -> None:
+        self._runner = None
+        self._commands = {}
+
+    def _choose_backends(self) -> None:
+        wanted = self._config.device.attention_backend
+        self._backends, self._reasons = {}, {}
+        chosen: dict[AttentionNeed, tuple] = {}
+        for layer in self._model.attentions:
+            need = AttentionNeed.of(layer, self._dtype, self._dtype)
+            if need not in chosen:
+                chosen[need] = select(need, self._platform.attention, wanted)
+            self._backends[layer.name], self._reasons["attention"] = chosen[need]
+
+    def _stats(self) -> dict[str, int]:
+        return {"steps": self._steps, "tokens": self._tokens}
+
+    def _memory(self) -> dict[str, int]:
+        return {"used": self._platform.used_memory(), "free": self._platform.free_memory()}
+
+
+def _dtype(name: str) -> torch.dtype:
+    if name not in _DTYPES:
+        raise ConfigError(f"--dtype {name}{nearest(name, _DTYPES)}; known: {', '.join(_DTYPES)}")
+    return _DTYPES[name]

@@ -1,0 +1,237 @@
+"""A tiny decoder in plain torch that speaks through the ambient step, and a driver that makes plans as a scheduler would."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from octavo.common.math import cdiv
+from octavo.device.attention.base import LayerAttention
+from octavo.device.attention.cpu import CPUAttention
+from octavo.device.layers.step import Bound, current
+from octavo.device.runner.runner import ModelRunner
+from octavo.wire.arrays import ints, pack_tokens
+from octavo.wire.kv import KVGroup
+from octavo.wire.plan import GrammarMasks, Kind, NewRow, PageDiff, StepPlan
+from octavo.wire.request import Sampling
+from octavo.wire.result import StepResult
+
+VOCAB = 97
+
+
+class TinyModel(torch.nn.Module):
+    """Two attention layers, the second with a window if asked, random weights, float32."""
+
+    def __init__(self, hidden: int = 32, q_heads: int = 4, kv_heads: int = 2, dim: int = 8, window: int | None = None):
+        super().__init__()
+        make = torch.Generator().manual_seed(7)
+        turn = torch.arange(512)[:, None] / 100.0 ** (torch.arange(dim // 2)[None] / (dim // 2))
+        self.facts = SimpleNamespace(vocab=VOCAB, hidden=hidden)
+        self.attentions = [
+            LayerAttention(
+                name=f"layers.{i}",
+                q_heads=q_heads,
+                kv_heads=kv_heads,
+                head_dim=dim,
+                v_dim=dim,
+                scale=dim**-0.5,
+                window=window if i else None,
+                rope=(turn.cos(), turn.sin()),
+            )
+            for i in range(2)
+        ]
+        widths = sum(self.attentions[0].sizes)
+        self.embed = torch.randn(VOCAB, hidden, generator=make)
+        self.qkv = [torch.randn(hidden, widths, generator=make) / hidden**0.5 for _ in self.attentions]
+        self.out = [torch.randn(q_heads * dim, hidden, generator=make) / hidden**0.5 for _ in self.attentions]
+        self.head = torch.randn(hidden, VOCAB, generator=make)
+        self.spoiled: int | None = None
+
+    def forward(self, ids: Tensor, embeds: Tensor | None = None):
+        x = self.embed[ids]
+        if self.spoiled is not None:
+            x = torch.where((ids == self.spoiled)[:, None], float("nan"), x)
+        for layer, qkv, out in zip(self.attentions, self.qkv, self.out, strict=True):
+            x = x + current().attend(layer, x @ qkv) @ out
+        return SimpleNamespace(last=x, taps={})
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return hidden @ self.head
+
+
+@dataclass(eq=False)
+class Request:
+    """A request as the driver sees it. ``said`` grows as results come."""
+
+    prompt: list[int]
+    limit: int
+    sampling: Sampling
+    stops: tuple[int, ...] = ()
+    min_length: int = 0
+    said: list[int] = field(default_factory=list)
+    fault: str | None = None
+    row: int = -1
+    epoch: int = 0
+    computed: int = 0
+    planned: int = 0
+    pages: int = 0
+    done: bool = False
+    prompt_logprobs: list = field(default_factory=list)
+    logprobs: list = field(default_factory=list)
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.prompt + self.said
+
+
+class Driver:
+    """Lends rows and pages and makes plans. Every request gets pages of its own in a shuffled order."""
+
+    def __init__(self, model: TinyModel, rows: int = 8, length: int = 200, page: int = 4, seed: int = 0, **options):
+        spec = [layer.spec(4) for layer in model.attentions]
+        alike = spec[0] == spec[1]
+        layers = [layer.name for layer in model.attentions]
+        self.groups = (
+            [KVGroup(spec[0], tuple(layers))]
+            if alike
+            else [KVGroup(s, (name,)) for s, name in zip(spec, layers, strict=True)]
+        )
+        self.page, self.length = page, length
+        pages = rows * (cdiv(length, page) + 1) * len(self.groups) + 1
+        backend = CPUAttention()
+        raw = [torch.zeros(pages * page * spec[0].token_bytes, dtype=torch.uint8) for _ in range(2 if alike else 1)]
+        bound = {}
+        for number, group in enumerate(self.groups):
+            for slot, name in enumerate(group.layers):
+                bound[name] = Bound(backend, backend.view(group.spec, raw[slot], pages, page, torch.float32), number)
+        self.runner = ModelRunner(
+            model,
+            VOCAB,
+            self.groups,
+            bound,
+            rows=rows,
+            max_model_len=length,
+            page=page,
+            device=torch.device("cpu"),
+            **options,
+        )
+        order = np.random.default_rng(seed).permutation(np.arange(1, pages)).tolist()
+        self.free_pages, self.held = order, {}
+        self.free_rows = list(range(rows))
+        self.step = 0
+        self.fresh: list[NewRow] = []
+
+    def admit(self, request: Request) -> None:
+        request.row = self.free_rows.pop()
+        request.computed = request.planned = request.pages = 0
+        self.held[request.row] = []
+        self.fresh.append(
+            NewRow(
+                request.row,
+                request.epoch,
+                len(request.prompt),
+                len(request.tokens),
+                request.limit,
+                request.min_length,
+                request.stops,
+                request.sampling,
+                pack_tokens(request.tokens) if request.sampling.needs_history else b"",
+            )
+        )
+
+    def release(self, request: Request) -> None:
+        self.free_rows.insert(0, request.row)
+        self.free_pages.extend(self.held.pop(request.row))
+        request.row = -1
+
+    def preempt(self, request: Request) -> None:
+        self.release(request)
+        request.epoch += 1
+
+    def plan(self, takes: list[tuple[Request, int]], repeat: int = 1) -> StepPlan:
+        """A step in which each request computes so many tokens: of what is known, else its next one."""
+        takes = sorted(takes, key=lambda pair: pair[0].planned < len(pair[0].tokens) - 1 or not pair[0].said)
+        rows, known, chunk, samples, diff = [], [], [], [], PageDiff()
+        columns = {name: [] for name in ("groups", "rows", "starts", "counts", "pages")}
+        for request, take in takes:
+            given = max(0, min(take, len(request.tokens) - request.planned))
+            if request.said and given == 1 and request.planned == len(request.tokens) - 1 and request.computed:
+                given = 0
+            known.append(given)
+            chunk += request.tokens[request.planned : request.planned + given]
+            end = request.planned + take
+            samples.append(end >= len(request.tokens) and end < request.limit)
+            need = cdiv(end + repeat - 1, self.page) - request.pages
+            for group in range(len(self.groups)) if need > 0 else []:
+                got = [self.free_pages.pop() for _ in range(need)]
+                self.held[request.row] += got
+                for name, value in zip(columns, (group, request.row, request.pages, need), strict=False):
+                    columns[name].append(value)
+                columns["pages"] += got
+            request.pages += max(need, 0)
+            rows.append(request)
+        diff = PageDiff(*(ints(column) for column in columns.values()))
+        plan = StepPlan(
+            step=self.step,
+            kind=Kind.MIXED if any(known) else Kind.DECODE,
+            rows=ints([r.row for r in rows]),
+            epochs=ints([r.epoch for r in rows]),
+            computed=ints([r.planned for r in rows]),
+            takes=ints([take for _, take in takes]),
+            known=ints(known),
+            samples=np.array(samples, np.bool_),
+            drafts=ints([0] * len(rows)),
+            chunk=ints(chunk),
+            new=self.fresh,
+            pages=diff,
+            repeat=repeat,
+        )
+        self.fresh = []
+        self.step += repeat
+        for request, take in takes:
+            request.planned += take + repeat - 1
+        self.order = rows
+        return plan
+
+    def launch(self, takes: list[tuple[Request, int]], repeat: int = 1, masks: GrammarMasks | None = None):
+        plan = self.plan(takes, repeat)
+        self.runner.forward(plan)
+        return plan, self.order, self.runner.sample(masks)
+
+    def retire(self, plan: StepPlan, order: list[Request], tickets) -> list[StepResult]:
+        results = []
+        for ticket in tickets:
+            result, extras = ticket.wait(), ticket.extras()
+            results.append(result)
+            for i, request in enumerate(order):
+                if request.done or request.epoch != plan.epochs[i]:
+                    continue
+                request.computed += int(plan.takes[i])
+                if i in result.row_faults:
+                    request.fault, request.done = result.row_faults[i], True
+                if result.counts[i]:
+                    request.said.append(int(result.tokens[i, 0]))
+                    ended = request.said[-1] in request.stops and len(request.tokens) >= request.min_length
+                    request.done = ended or len(request.tokens) >= request.limit
+            for nth, i in enumerate([] if extras.rows is None else extras.rows.tolist()):
+                order[i].logprobs.append(
+                    (extras.logprobs.ids[nth], extras.logprobs.values[nth], extras.logprobs.ranks[nth])
+                )
+            for piece in extras.prompt:
+                next(r for r in order if r.row == piece.row).prompt_logprobs.append((piece.start, piece.arrays))
+        return results
+
+    def run(self, takes: list[tuple[Request, int]], repeat: int = 1, masks: GrammarMasks | None = None):
+        return self.retire(*self.launch(takes, repeat, masks))
+
+
+def alone(request: Request, chunk: int = 1000, model: TinyModel | None = None, **options) -> list[int]:
+    """What a request says when nobody else is there."""
+    driver = Driver(model or TinyModel(), **options)
+    driver.admit(request)
+    while not request.done:
+        left = len(request.tokens) - request.planned
+        driver.run([(request, min(chunk, max(left, 1)))])
+    return request.said
