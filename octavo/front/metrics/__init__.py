@@ -1,0 +1,1 @@
+"""Numbers for people: Prometheus and the log line."""

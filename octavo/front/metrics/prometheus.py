@@ -1,0 +1,166 @@
+"""Prometheus: vLLM's metric names, so that dashboards and autoscalers work unchanged."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from octavo.outputs import RequestMetrics
+from octavo.params import SamplingParams
+from octavo.wire.stats import StepStats
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+REASONS = ("stop", "length", "abort", "error")
+_LABELS = ("model_name", "engine")
+_SECONDS_TO_FIRST = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
+    640.0, 2560.0,
+)  # fmt: skip
+_SECONDS_BETWEEN = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
+    40.0, 80.0,
+)  # fmt: skip
+_SECONDS_WHOLE = (
+    0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0,
+    960.0, 1920.0, 7680.0,
+)  # fmt: skip
+_STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+_N = (1, 2, 5, 10, 20)
+
+
+class Ended(Protocol):
+    """An answer that ended, as ``front.fanout`` tells of it."""
+
+    metrics: RequestMetrics
+    params: SamplingParams
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    reason: str
+
+
+class Prometheus:
+    """The metrics of one engine: an observer of requests and of step statistics. ``text`` is what a scraper gets."""
+
+    def __init__(self, model: str, max_model_len: int, cache: Mapping[str, Any], engine: str = "0"):
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._label_values = (model, engine)
+        tokens = _one_two_five(max_model_len)
+
+        self._running = self._gauge("num_requests_running", "requests that run")
+        self._waiting = self._gauge("num_requests_waiting", "requests that wait to run")
+        self._kv_usage = self._gauge("kv_cache_usage_perc", "share of the KV cache that is in use; 1 is all of it")
+        self._gauge_info("cache_config_info", "how the KV cache is cut up", cache)
+
+        self._prompt_tokens = self._counter("prompt_tokens", "prompt tokens that steps have computed")
+        self._generation_tokens = self._counter("generation_tokens", "tokens generated")
+        self._queries = self._counter("prefix_cache_queries", "prompt tokens looked up in the prefix cache")
+        self._hits = self._counter("prefix_cache_hits", "prompt tokens that the prefix cache gave")
+        self._cached = self._counter("prompt_tokens_cached", "prompt tokens of ended requests that were cached")
+        self._preemptions = self._counter("num_preemptions", "requests that had to give their pages back")
+        self._success = self._by_reason("request_success", "answers that ended, by reason")
+
+        self._step_tokens = self._histogram("iteration_tokens_total", "tokens a step", _STEP_TOKENS)
+        self._first = self._histogram("time_to_first_token_seconds", "arrival to first token", _SECONDS_TO_FIRST)
+        self._between = self._histogram("inter_token_latency_seconds", "token to token", _SECONDS_BETWEEN)
+        self._per_token = self._histogram(
+            "request_time_per_output_token_seconds", "mean time a token of a request, after the first", _SECONDS_BETWEEN
+        )
+        self._whole = self._histogram("e2e_request_latency_seconds", "arrival to end", _SECONDS_WHOLE)
+        self._queue = self._histogram("request_queue_time_seconds", "arrival to first step", _SECONDS_WHOLE)
+        self._inference = self._histogram("request_inference_time_seconds", "first step to end", _SECONDS_WHOLE)
+        self._prefill = self._histogram("request_prefill_time_seconds", "first step to first token", _SECONDS_WHOLE)
+        self._decode = self._histogram("request_decode_time_seconds", "first token to last", _SECONDS_WHOLE)
+        self._request_prompt = self._histogram("request_prompt_tokens", "prompt tokens of a request", tokens)
+        self._request_output = self._histogram("request_generation_tokens", "tokens of an answer", tokens)
+        self._request_max = self._histogram("request_params_max_tokens", "max_tokens that requests asked for", tokens)
+        self._request_n = self._histogram("request_params_n", "n that requests asked for", _N)
+        self._http = Counter(
+            "http_requests", "answered HTTP requests", ("handler", "method", "status"), registry=self._registry
+        )
+        self._http_seconds = Histogram(
+            "http_request_duration_seconds",
+            "until the last byte of the answer",
+            ("handler", "method"),
+            buckets=_SECONDS_WHOLE,
+            registry=self._registry,
+        )
+
+    def text(self) -> bytes:
+        """Everything, in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def stats(self, stats: StepStats) -> None:
+        """What the core reports."""
+        self._running.set(stats.running)
+        self._waiting.set(stats.waiting)
+        self._kv_usage.set(stats.kv_usage)
+        self._prompt_tokens.inc(stats.prompt_tokens)
+        self._generation_tokens.inc(stats.generation_tokens)
+        self._queries.inc(stats.prefix_queries)
+        self._hits.inc(stats.prefix_hits)
+        self._preemptions.inc(stats.preemptions)
+        for _ in range(stats.steps):
+            self._step_tokens.observe((stats.prompt_tokens + stats.generation_tokens) / stats.steps)
+
+    def first_token(self, seconds: float) -> None:
+        self._first.observe(seconds)
+
+    def more_tokens(self, seconds: float, count: int) -> None:
+        self._between.observe(seconds)
+
+    def finished(self, one: Ended) -> None:
+        times = one.metrics
+        end = times.finished_time or times.last_token_time or times.arrival_time
+        self._success[one.reason].inc()
+        self._cached.inc(one.cached_tokens)
+        self._request_prompt.observe(one.prompt_tokens)
+        self._request_output.observe(one.output_tokens)
+        self._request_n.observe(one.params.n)
+        if one.params.max_tokens is not None:
+            self._request_max.observe(one.params.max_tokens)
+        self._whole.observe(end - times.arrival_time)
+        if times.first_scheduled_time is None:
+            return
+        self._queue.observe(times.first_scheduled_time - times.arrival_time)
+        self._inference.observe(end - times.first_scheduled_time)
+        if times.first_token_time is None or times.last_token_time is None:
+            return
+        self._prefill.observe(times.first_token_time - times.first_scheduled_time)
+        self._decode.observe(times.last_token_time - times.first_token_time)
+        if one.output_tokens > 1:
+            self._per_token.observe((times.last_token_time - times.first_token_time) / (one.output_tokens - 1))
+
+    def http(self, handler: str, method: str, status: int, seconds: float) -> None:
+        """An answered HTTP request; ``handler`` is the route's pattern, never a path that a client made up."""
+        self._http.labels(handler, method, f"{status // 100}xx").inc()
+        self._http_seconds.labels(handler, method).observe(seconds)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"vllm:{name}", text, _LABELS, registry=self._registry).labels(*self._label_values)
+
+    def _gauge_info(self, name: str, text: str, values: Mapping[str, Any]) -> None:
+        gauge = Gauge(f"vllm:{name}", text, ("engine", *values), registry=self._registry)
+        gauge.labels(self._label_values[1], *[str(value) for value in values.values()]).set(1)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(f"vllm:{name}", text, _LABELS, registry=self._registry).labels(*self._label_values)
+
+    def _by_reason(self, name: str, text: str) -> dict[str, Counter]:
+        counter = Counter(f"vllm:{name}", text, (*_LABELS, "finished_reason"), registry=self._registry)
+        return {reason: counter.labels(*self._label_values, reason) for reason in REASONS}
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        found = Histogram(f"vllm:{name}", text, _LABELS, buckets=buckets, registry=self._registry)
+        return found.labels(*self._label_values)
+
+
+def _one_two_five(most: int) -> tuple[int, ...]:
+    """1, 2, 5, 10, 20, ... up to ``most``."""
+    found, scale = [], 1
+    while scale <= most:
+        found += [step * scale for step in (1, 2, 5) if step * scale <= most]
+        scale *= 10
+    return tuple(found)

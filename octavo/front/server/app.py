@@ -1,0 +1,72 @@
+"""build_app: an engine and options become an ASGI application."""
+
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import HTMLResponse
+from starlette.types import ASGIApp, Scope
+
+from octavo import __version__
+from octavo.front.metrics.prometheus import Prometheus
+from octavo.front.server import docs, errors
+from octavo.front.server.control import routes as control
+from octavo.front.server.middleware import Auth, BodyLimit, RequestId
+from octavo.front.server.openai import chat, completions, models
+from octavo.front.server.service import Options, Service
+
+if TYPE_CHECKING:
+    from octavo.front.engine import AsyncEngine
+
+_ABOUT = "OpenAI's API over an octavo engine, with vLLM's additions. Unknown fields are ignored."
+
+
+def build_app(engine: "AsyncEngine", options: Options, metrics: Prometheus) -> tuple[ASGIApp, Service]:
+    """The application, and the service behind it (what is open, whether it drains).
+
+    The order of the layers, from outside: ids and counting, CORS, keys, body size, routes.
+    """
+    service = Service(engine, options)
+    api = FastAPI(
+        title="octavo",
+        version=__version__,
+        description=_ABOUT,
+        root_path=options.root_path,
+        openapi_url="/openapi.json" if options.docs else None,
+        docs_url=None,
+        redoc_url=None,
+    )
+    errors.install(api)
+    for routes in (completions, chat, models):
+        api.include_router(routes.routes(service))
+    api.include_router(control.routes(service, metrics))
+    if options.docs:
+
+        @api.get("/docs", include_in_schema=False)
+        async def show_docs() -> HTMLResponse:
+            return HTMLResponse(docs.PAGE)
+
+    app: ASGIApp = BodyLimit(api, options.max_body_size)
+    if options.api_keys:
+        app = Auth(app, options.api_keys)
+    if options.allowed_origins:
+        app = CORSMiddleware(
+            app,
+            allow_origins=options.allowed_origins,
+            allow_credentials=options.allow_credentials,
+            allow_methods=("*",),
+            allow_headers=("*",),
+        )
+
+    def seen(scope: Scope, status: int, seconds: float) -> None:
+        metrics.http(_pattern(scope), scope["method"], status, seconds)
+        service.log_request(scope, status, seconds)
+
+    app = RequestId(app, seen, echo=options.request_id_headers)
+    return app, service
+
+
+def _pattern(scope: Scope) -> str:
+    # The router leaves the route in the scope; what found none is counted together, or clients could make up series.
+    route: Any = scope.get("route")
+    return getattr(route, "path", "none")

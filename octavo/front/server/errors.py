@@ -1,0 +1,132 @@
+"""An exception becomes OpenAI's error body: {"error": {"message", "type", "param", "code"}}, with code = status."""
+
+import re
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from octavo.common.log import logger
+from octavo.errors import EngineDead, OctavoError, Overloaded, RequestError
+
+_log = logger(__name__)
+_ADDRESS = re.compile(r"\s*(at )?\b0x[0-9a-fA-F]{4,}")
+#: Steps of a validator's path that are types, not fields: "str", "list[int]", "list[TextPart]", "function-after[...]".
+_TYPE_STEP = re.compile(
+    r"^(str|int|float|bool|none|dict|(list|dict|tagged-union|union|function-\w+|constrained-\w+|lax-or-strict)\[.*|[A-Z]\w*)$"
+)
+_MAX_SHOWN = 5
+
+
+class ErrorInfo(msgspec.Struct):
+    message: str
+    type: str
+    param: str | None
+    code: int
+
+
+class ErrorBody(msgspec.Struct):
+    error: ErrorInfo
+
+
+class Unauthorized(RequestError):
+    """The request carries no key, or a wrong one."""
+
+    status = 401
+    type = "AuthenticationError"
+
+
+class Disconnected(Exception):
+    """The client went away; nobody reads an answer."""
+
+
+def describe(error: BaseException) -> ErrorInfo:
+    """What the client is told. Nothing of an unexpected error but that there was one: its text may hold anything."""
+    match error:
+        case RequestError():
+            return ErrorInfo(_clean(error.message), error.type, error.param, error.status)
+        case RequestValidationError():
+            message, param = _validation(error.errors())
+            return ErrorInfo(message, "BadRequestError", param, 400)
+        case HTTPException():
+            return ErrorInfo(_clean(str(error.detail)), _title(error.status_code), None, error.status_code)
+        case EngineDead():
+            return ErrorInfo(f"the engine is gone: {_clean(str(error))}", "ServiceUnavailableError", None, 503)
+        case OctavoError():
+            return ErrorInfo(_clean(str(error)), "InternalServerError", None, 500)
+    return ErrorInfo(
+        "the server failed to answer this request; its log has the reason", "InternalServerError", None, 500
+    )
+
+
+def encode(info: ErrorInfo) -> bytes:
+    """The error body as JSON."""
+    return msgspec.json.encode(ErrorBody(info))
+
+
+def respond(error: BaseException) -> Response:
+    """The answer to a request that ended in ``error``."""
+    info = describe(error)
+    headers: dict[str, str] = {}
+    if isinstance(error, Overloaded):
+        headers["retry-after"] = str(max(1, round(error.retry_after)))
+    elif isinstance(error, Unauthorized):
+        headers["www-authenticate"] = "Bearer"
+    elif isinstance(error, HTTPException):
+        headers |= error.headers or {}
+    return Response(encode(info), info.code, headers, media_type="application/json")
+
+
+def install(app: FastAPI) -> None:
+    """Every error of ``app`` is answered by ``respond``."""
+
+    async def handle(request: Request, error: Exception) -> Response:
+        return respond(error)
+
+    async def gone(request: Request, error: Exception) -> Response:
+        return Response(status_code=499)
+
+    for kind in (RequestValidationError, HTTPException, OctavoError, Exception):
+        app.add_exception_handler(kind, handle)
+    app.add_exception_handler(Disconnected, gone)
+
+
+def field_path(steps: Iterable[Any]) -> str:
+    """A validator's path without "body" and the types it tried: ("body", "stop", "list[str]", 0) -> "stop.0"."""
+    steps = [step for step in steps if step != "body"]
+    kept = [
+        str(step)
+        for index, step in enumerate(steps)
+        if index == 0 or isinstance(step, int) or not _TYPE_STEP.match(step)
+    ]
+    return _clean(".".join(kept))
+
+
+def _validation(errors: Iterable[Mapping[str, Any]]) -> tuple[str, str | None]:
+    said: dict[str, list[str]] = {}
+    for error in errors:
+        message = str(error["msg"]).removeprefix("Value error, ")
+        messages = said.setdefault(field_path(error["loc"]), [])
+        if message not in messages:
+            messages.append(message)
+    # Of a union's errors only those of the field itself are worth reading; the rest repeat them for every element.
+    lines = [f"{path}: {', or '.join(messages[:3])}" if path else messages[0] for path, messages in said.items()]
+    more = f" (and {len(lines) - _MAX_SHOWN} more)" if len(lines) > _MAX_SHOWN else ""
+    return _clean("; ".join(lines[:_MAX_SHOWN]) + more), next(iter(said), None) or None
+
+
+def _title(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase.replace(" ", "") + "Error"
+    except ValueError:
+        return "Error"
+
+
+def _clean(text: str) -> str:
+    """Without memory addresses, and without what UTF-8 cannot say."""
+    return _ADDRESS.sub("", text).encode("utf-8", "replace").decode("utf-8")

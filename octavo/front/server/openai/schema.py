@@ -1,0 +1,315 @@
+"""Bodies of OpenAI's routes. Requests are checked by pydantic, here; streamed chunks are msgspec structs (``chunks``).
+
+Unknown fields are accepted and ignored, as clients expect; a field that asks for something this server cannot do is
+refused (``REFUSED``), never ignored.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, FailFast, Field, StringConstraints, WrapValidator
+
+from octavo.errors import Unsupported
+
+NonEmpty = Annotated[str, StringConstraints(min_length=1)]
+# A list stops at its first wrong element: a million errors would cost more than the request is worth.
+Texts = Annotated[list[str], FailFast()]
+Ids = Annotated[list[int], FailFast()]
+#: Prompts in one request: each is a request of its own to the engine.
+MAX_PROMPTS = 1024
+
+
+def _never(value: Any) -> bool:
+    return value in (None, False, [], {})
+
+
+def _only(*harmless: Any) -> Callable[[Any], bool]:
+    return lambda value: _never(value) or value in harmless
+
+
+#: Fields that ask for what this server does not do -> whether a value of it asks for nothing.
+REFUSED: dict[str, Callable[[Any], bool]] = {
+    "tools": lambda value: value is None,
+    "tool_choice": _only("none"),
+    "functions": lambda value: value is None,
+    "function_call": _only("none"),
+    "response_format": lambda value: _never(value) or (isinstance(value, Mapping) and value.get("type") == "text"),
+    "structured_outputs": _never,
+    "guided_json": _never,
+    "guided_regex": _never,
+    "guided_choice": _never,
+    "guided_grammar": _never,
+    "use_beam_search": _never,
+    "best_of": _only(1),
+    "suffix": _only(""),
+    "prompt_embeds": _never,
+    "logits_processors": _never,
+    "truncate_prompt_tokens": _never,
+    "thinking_token_budget": _only(-1),
+    "repetition_detection": _never,
+    "kv_transfer_params": _never,
+    "vllm_xargs": _never,
+    "media_io_kwargs": _never,
+    "mm_processor_kwargs": _never,
+    "audio": _never,
+    "modalities": _only(["text"]),
+    "web_search_options": _never,
+    "return_prompt_text": _never,
+    "return_token_offsets": _never,
+    "return_assistant_tokens_mask": _never,
+}
+
+
+class Body(BaseModel):
+    """A request's body. Types are strict: "5" is no number, since what was meant is not ours to guess."""
+
+    model_config = ConfigDict(extra="allow", strict=True, protected_namespaces=())
+
+    def refuse_unsupported(self) -> None:
+        """Raises ``Unsupported`` for a field that asks for what this server does not do."""
+        for name, value in (self.model_extra or {}).items():
+            if name in REFUSED and not REFUSED[name](value):
+                raise Unsupported(f"{name} is not supported by this server", name)
+
+
+class Answer(BaseModel):
+    """A response's body."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class SamplingBody(Body):
+    """What chat and completions share; None means the model's default, else OpenAI's."""
+
+    model: str | None = Field(None, description="a name of /v1/models; without it the first")
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    stop: str | Texts | None = None
+    stop_token_ids: Ids | None = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    logit_bias: dict[str, float] | None = None
+    allowed_token_ids: Ids | None = None
+    bad_words: Texts | None = None
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    return_tokens_as_token_ids: bool | None = None
+    return_token_ids: bool | None = None
+    echo: bool | None = False
+    add_special_tokens: bool | None = None
+    priority: int = 0
+    request_id: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]{1,128}$")
+    cache_salt: NonEmpty | None = None
+    user: str | None = None
+
+
+def _prompt(value: Any, _: Any) -> Any:
+    # The four shapes by hand: pydantic would try each on every element and report all that failed.
+    if isinstance(value, str):
+        return value
+    kinds = set(map(type, value)) if isinstance(value, list) else set()
+    inner = {kind for item in value for kind in set(map(type, item))} if kinds == {list} else kinds
+    if value == []:
+        raise ValueError("a list of prompts must not be empty")
+    if inner not in ({str}, {int}, set()) or (not kinds) or (kinds == {list} and inner == {str}):
+        raise ValueError("must be text, a list of texts, a list of token ids, or a list of lists of token ids")
+    return value
+
+
+Prompt = Annotated[str | list[str] | list[int] | list[list[int]], WrapValidator(_prompt)]
+
+
+class CompletionBody(SamplingBody):
+    """POST /v1/completions."""
+
+    prompt: Prompt
+    logprobs: int | None = None
+
+
+class ContentPart(Body):
+    """A part of a message; which types there are, ``front.chat`` says."""
+
+    type: str
+    text: str | None = None
+
+
+class Message(Body):
+    """One message of a conversation: what it holds is checked by ``front.chat``, with the template at hand."""
+
+    role: NonEmpty
+    content: str | Annotated[list[str | ContentPart], FailFast()] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+
+class ChatFields(Body):
+    """What makes a prompt of messages."""
+
+    messages: Annotated[list[Message], FailFast()] = Field(min_length=1)
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: str | None = Field(None, description="needs --trust-request-chat-template")
+    chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+
+
+class ChatBody(SamplingBody, ChatFields):
+    """POST /v1/chat/completions."""
+
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = False
+    top_logprobs: int | None = None
+
+
+class PromptTokensDetails(Answer):
+    cached_tokens: int
+
+
+class Usage(Answer):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails | None = None
+
+
+class CompletionLogprobs(Answer):
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
+    text_offset: list[int]
+
+
+class CompletionChoice(Answer):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None
+    stop_reason: int | str | None = None
+    prompt_logprobs: list[dict[str, Any] | None] | None = None
+    token_ids: Ids | None = None
+    prompt_token_ids: Ids | None = None
+
+
+class CompletionAnswer(Answer):
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+    system_fingerprint: str
+
+
+class TopLogprob(Answer):
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class TokenLogprob(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(Answer):
+    content: list[TokenLogprob]
+
+
+class ChatMessage(Answer):
+    role: str
+    content: str | None
+    refusal: str | None = None
+
+
+class ChatChoice(Answer):
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None
+    stop_reason: int | str | None = None
+    token_ids: Ids | None = None
+
+
+class ChatAnswer(Answer):
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    system_fingerprint: str
+    prompt_logprobs: list[dict[str, Any] | None] | None = None
+    prompt_token_ids: Ids | None = None
+
+
+class ModelCard(Answer):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "octavo"
+    root: str
+    parent: str | None = None
+    max_model_len: int
+
+
+class ModelList(Answer):
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class TokenizeCompletionBody(Body):
+    model: str | None = None
+    prompt: str
+    add_special_tokens: bool = True
+    return_token_strs: bool | None = False
+
+
+class TokenizeChatBody(ChatFields):
+    model: str | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = False
+
+
+class TokenizeAnswer(Answer):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: Texts | None = None
+
+
+class DetokenizeBody(Body):
+    model: str | None = None
+    tokens: Ids
+
+
+class DetokenizeAnswer(Answer):
+    prompt: str
+
+
+class ErrorDetail(Answer):
+    message: str
+    type: str
+    param: str | None
+    code: int
+
+
+class ErrorAnswer(Answer):
+    error: ErrorDetail

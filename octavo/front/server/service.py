@@ -1,0 +1,232 @@
+"""What the routes share: the engine, the options, and how one HTTP request becomes requests to the engine."""
+
+import asyncio
+import functools
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from starlette.types import Scope
+
+from octavo import __version__
+from octavo.common.log import logger
+from octavo.common.words import nearest
+from octavo.errors import BadRequest, EngineDead, NotFound, Unsupported
+from octavo.front.server.openai.schema import SamplingBody
+from octavo.outputs import RequestOutput
+from octavo.params import RequestOutputKind, SamplingParams
+
+if TYPE_CHECKING:
+    from octavo.front.engine import AsyncEngine, Stream
+    from octavo.front.tokenizers.base import Tokenizer
+
+_log = logger(__name__)
+DEFAULT_BODY_SIZE = 64 << 20
+#: Characters beyond which a text is worked on in a thread: the loop has others to serve.
+LONG_TEXT = 16384
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What was asked of the server, beside the engine."""
+
+    api_keys: tuple[str, ...] = ()
+    max_body_size: int = DEFAULT_BODY_SIZE
+    root_path: str = ""
+    allowed_origins: tuple[str, ...] = ("*",)
+    allow_credentials: bool = False
+    request_timeout: float | None = None
+    response_role: str = "assistant"
+    trust_request_chat_template: bool = False
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    tokens_as_ids: bool = False
+    force_usage: bool = False
+    request_id_headers: bool = False
+    log_requests: bool = False
+    docs: bool = True
+
+
+class Service:
+    """The engine as the routes see it. ``open``: the requests that are being answered."""
+
+    def __init__(self, engine: "AsyncEngine", options: Options):
+        self.engine = engine
+        self.options = options
+        self.created = self.now()
+        self.fingerprint = f"octavo-{__version__}"
+        self.open: set[Work] = set()
+        self.draining = False
+
+    @staticmethod
+    def now() -> int:
+        """Seconds since 1970, for ``created``."""
+        return int(time.time())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.engine.config.text.served_names
+
+    def model(self, name: str | None) -> str:
+        """The name to answer with. Raises ``NotFound`` for a model that is not served here."""
+        if not name:
+            return self.names[0]
+        if name not in self.names:
+            raise NotFound(
+                f"The model {name[:200]!r} does not exist{nearest(name[:200], self.names)}; "
+                f"served: {', '.join(self.names)}",
+                "model",
+            )
+        return name
+
+    def sampling(
+        self, body: SamplingBody, *, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None
+    ) -> SamplingParams:
+        """The sampling parameters of a request: its own values, else the model's defaults, else OpenAI's."""
+        most = self.engine.config.text.max_n
+        if body.n is not None and body.n > most:
+            raise BadRequest(f"n is {str(body.n)[:40]}; this server allows at most {most} (--max-n)", "n")
+        chosen: dict[str, Any] = {
+            name: value
+            for name in (
+                "n",
+                "temperature",
+                "top_p",
+                "top_k",
+                "min_p",
+                "presence_penalty",
+                "frequency_penalty",
+                "repetition_penalty",
+            )
+            if (value := getattr(body, name)) is not None
+        }
+        defaults = {
+            name: value for name, value in self.engine.config.text.generation_defaults.items() if name != "max_tokens"
+        }
+        return SamplingParams(
+            **(defaults | chosen),
+            seed=body.seed,
+            stop=body.stop,
+            stop_token_ids=body.stop_token_ids,
+            include_stop_str_in_output=body.include_stop_str_in_output,
+            ignore_eos=body.ignore_eos,
+            max_tokens=max_tokens,
+            min_tokens=body.min_tokens,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            logit_bias=body.logit_bias,  # type: ignore[arg-type]
+            allowed_token_ids=body.allowed_token_ids,
+            bad_words=body.bad_words,
+            skip_special_tokens=body.skip_special_tokens,
+            spaces_between_special_tokens=body.spaces_between_special_tokens,
+            output_kind=RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY,
+        )
+
+    def check_alive(self) -> None:
+        """Raises ``EngineDead`` where nothing can be served, or soon not."""
+        if self.engine.dead is not None:
+            raise EngineDead(self.engine.dead)
+        if self.draining:
+            raise EngineDead("the server is shutting down")
+
+    def log_request(self, scope: Scope, status: int, seconds: float) -> None:
+        """With ``--enable-log-requests``: a line that says who and how long, never what."""
+        if self.options.log_requests:
+            _log.info(
+                "%s %s -> %d in %.3f s, id %s",
+                scope["method"],
+                scope["path"],
+                status,
+                seconds,
+                scope["state"]["request_id"],
+            )
+
+    @property
+    def tokenizer(self) -> "Tokenizer":
+        """Raises ``Unsupported`` for an engine that takes and gives ids only."""
+        if self.engine.tokenizer is None:
+            raise Unsupported("this server runs without a tokenizer (--skip-tokenizer-init)")
+        return self.engine.tokenizer
+
+    async def render_chat(self, messages: list[dict[str, Any]], **options: Any) -> list[int]:
+        """Prompt ids of a conversation; a long one is rendered and tokenised off the loop."""
+        render = functools.partial(self.engine.render_chat, messages, **options)
+        if sum([len(str(message.get("content"))) for message in messages]) > LONG_TEXT:
+            return await asyncio.to_thread(render)
+        return render()
+
+    async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Ids of a text; a long one is tokenised off the loop."""
+        encode = self.tokenizer.encode
+        if len(text) > LONG_TEXT:
+            return await asyncio.to_thread(encode, text, add_special_tokens)
+        return encode(text, add_special_tokens)
+
+    async def submit(self, body: SamplingBody, name: str, prompts: Sequence[Any], params: SamplingParams) -> "Work":
+        """The engine's streams for ``prompts``, once it has admitted all of them; if it refuses one, none goes on."""
+        deadline = None if self.options.request_timeout is None else time.monotonic() + self.options.request_timeout
+        submits = [
+            asyncio.ensure_future(
+                self.engine.submit(
+                    prompt,
+                    params,
+                    request_id=name if len(prompts) == 1 else f"{name}-{index}",
+                    priority=body.priority,
+                    salt=body.cache_salt,
+                    deadline=deadline,
+                    add_special_tokens=body.add_special_tokens is not False,
+                )
+            )
+            for index, prompt in enumerate(prompts)
+        ]
+        try:
+            work = Work(self, await asyncio.gather(*submits))
+        except BaseException:
+            for submit in submits:
+                submit.cancel()
+            for stream in await asyncio.gather(*submits, return_exceptions=True):
+                if not isinstance(stream, BaseException):
+                    stream.abort()
+            raise
+        self.open.add(work)
+        return work
+
+
+class Work:
+    """Streams of one HTTP request. ``close`` aborts what has not finished; it may be called twice."""
+
+    def __init__(self, service: Service, streams: "Sequence[Stream]"):
+        self.streams = streams
+        self._service = service
+
+    def close(self) -> None:
+        self._service.open.discard(self)
+        for stream in self.streams:
+            stream.abort()
+
+
+async def merged(streams: "Sequence[Stream]") -> AsyncIterator[tuple[int, RequestOutput]]:
+    """(index of the stream, output) in the order of arrival."""
+    if len(streams) == 1:
+        async for output in streams[0]:
+            yield 0, output
+        return
+    outputs = [aiter(stream) for stream in streams]
+    waiting = {asyncio.ensure_future(_next(one)): index for index, one in enumerate(outputs)}
+    try:
+        while waiting:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                index = waiting.pop(task)
+                output = task.result()
+                if output is not None:
+                    yield index, output
+                    waiting[asyncio.ensure_future(_next(outputs[index]))] = index
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def _next(outputs: AsyncIterator[RequestOutput]) -> RequestOutput | None:
+    return await anext(outputs, None)

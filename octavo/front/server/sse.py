@@ -1,0 +1,85 @@
+"""Server-sent events: an ASGI response that owns its ``send``, and the watch over clients that go away."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from octavo.common.log import logger
+from octavo.errors import OctavoError
+from octavo.front.server.errors import Disconnected, describe, encode
+
+T = TypeVar("T")
+DONE = b"data: [DONE]\n\n"
+_log = logger(__name__)
+_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+
+
+def frame(data: bytes) -> bytes:
+    """One event."""
+    return b"data: " + data + b"\n\n"
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of ``work``, which is cancelled when the client disconnects: then ``Disconnected`` is raised.
+
+    The request's body must have been read.
+    """
+    job = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnect(receive))
+    try:
+        await asyncio.wait((job, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not job.done():
+            raise Disconnected
+        return job.result()
+    finally:
+        for task in (job, gone):
+            if not task.done():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """Sends the frames of ``frames`` (each one or more whole events) as they come, then [DONE].
+
+    A slow client holds up only itself: what comes meanwhile is merged at the source (``front.engine``'s streams), so
+    that memory stays bounded. A client that goes away cancels ``frames``. An error becomes an event, since the status
+    is out. ``close`` is called at the end, whatever the end is.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, frames: AsyncGenerator[bytes], close: Callable[[], None]):
+        super().__init__(headers=_HEADERS)
+        del self.headers["content-length"]
+        self._frames = frames
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await unless_gone(receive, self._write(send))
+        except Disconnected:
+            pass
+        finally:
+            self._close()
+
+    async def _write(self, send: Send) -> None:
+        async with contextlib.aclosing(self._frames) as frames:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            try:
+                async for data in frames:
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+            except Exception as error:
+                if not isinstance(error, OctavoError):
+                    _log.exception("a stream failed")
+                await send({"type": "http.response.body", "body": frame(encode(describe(error))), "more_body": True})
+            await send({"type": "http.response.body", "body": DONE, "more_body": False})
