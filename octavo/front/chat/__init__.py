@@ -1,0 +1,1 @@
+"""Conversations to prompts: messages, and the template that writes them."""

@@ -1,0 +1,162 @@
+"""ChatTemplate: a conversation to the text that the model was trained on."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import jinja2
+
+from octavo.errors import BadRequest, ConfigError
+from octavo.front.chat.messages import normalise
+from octavo.front.chat.sandbox import MAX_STRING, Environment, rendered
+from octavo.front.tokenizers.base import Tokenizer
+
+#: What a caller may not set by ``chat_template_kwargs``: they have fields and checks of their own (CVE-2025-62426).
+RESERVED = frozenset(
+    {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize"}
+    | {"raise_exception", "strftime_now"}
+)
+_PROBE = "octavo probe 7f3a"
+_CUT = "octavo cut 91c5"
+
+
+class ChatTemplate:
+    """A compiled template and the special tokens it may write. Methods may be called from any thread.
+
+    ``templates``: by name; "default", and where there is one "tool_use" for conversations with tools.
+    Raises ``ConfigError`` where a template is no Jinja.
+    """
+
+    def __init__(self, templates: Mapping[str, str], specials: Mapping[str, str]):
+        self._environment = Environment()
+        self._specials = dict(specials)
+        self._templates: dict[str, jinja2.Template] = {}
+        for name, source in templates.items():
+            try:
+                self._templates[name] = self._environment.from_string(source)
+            except jinja2.TemplateSyntaxError as error:
+                raise ConfigError(f"the chat template is no Jinja: line {error.lineno}: {error.message}") from None
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, given: str | None = None) -> "ChatTemplate":
+        """The model's own template, or the text ``given`` instead of it. There may be none: ``render`` then says so."""
+        templates = tokenizer.specials.templates if given is None else {"default": given}
+        return cls(templates, tokenizer.specials.names)
+
+    @property
+    def exists(self) -> bool:
+        return bool(self._templates)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        max_chars: int = MAX_STRING,
+    ) -> str:
+        """The conversation as text, ready for the model's answer.
+
+        ``continue_final_message``: the text ends inside the last message, for the model to go on with it.
+        ``chat_template``: another template, for this call. Raises ``BadRequest`` with the template's own message where
+        it refuses the conversation, or where the text would pass ``max_chars`` characters.
+        """
+        if continue_final_message and add_generation_prompt:
+            raise BadRequest(
+                "continue_final_message goes on with the last message, add_generation_prompt begins a new one: "
+                "ask for one of them",
+                "continue_final_message",
+            )
+        more = dict(chat_template_kwargs or {})
+        for name in more:
+            if name in RESERVED:
+                raise BadRequest(f"chat_template_kwargs may not set {name!r}", "chat_template_kwargs")
+        template = self._pick(chat_template, tools)
+        as_parts, as_text = self._takes(template)
+        ready = normalise(messages, as_parts, as_text)
+        if continue_final_message:
+            _mark(ready[-1])
+        variables = {
+            "tools": list(tools) if tools else None,
+            "documents": list(documents) if documents else None,
+            **self._specials,
+            **more,
+            "messages": ready,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        text = self._run(template, variables, max_chars)
+        return _cut(text) if continue_final_message else text
+
+    def _pick(self, given: str | None, tools: Any) -> jinja2.Template:
+        if given is not None:
+            if not isinstance(given, str):
+                raise BadRequest("chat_template must be text", "chat_template")
+            try:
+                return self._environment.from_string(given)
+            except (jinja2.TemplateError, RecursionError) as error:
+                raise BadRequest(f"chat_template is no Jinja: {error}", "chat_template") from None
+        if tools and "tool_use" in self._templates:
+            return self._templates["tool_use"]
+        if "default" not in self._templates:
+            raise BadRequest(
+                "this model has no chat template: give one with --chat-template, or ask for completions of plain text",
+                "messages",
+            )
+        return self._templates["default"]
+
+    def _run(self, template: jinja2.Template, variables: dict[str, Any], max_chars: int) -> str:
+        try:
+            return rendered(template, variables, max_chars)
+        except jinja2.TemplateError as error:
+            raise BadRequest(f"the chat template refuses the conversation: {error}", "messages") from None
+        except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
+            what = f"{type(error).__name__}: {error}"
+            raise BadRequest(f"the chat template cannot write the conversation: {what[:300]}", "messages") from None
+
+    def _takes(self, template: jinja2.Template) -> tuple[bool, bool]:
+        """Whether content may be a list of parts, and whether it may be text: tried out, since templates do not say."""
+        known = self._probed.get(template)
+        if known is None:
+            as_text = self._try(template, _PROBE)
+            as_parts = self._try(template, [{"type": "text", "text": _PROBE}])
+            known = (as_parts, as_text or not as_parts)
+            if template in self._templates.values():
+                self._probed[template] = known
+        return known
+
+    @cached_property
+    def _probed(self) -> dict[jinja2.Template, tuple[bool, bool]]:
+        return {}
+
+    def _try(self, template: jinja2.Template, content: Any) -> bool:
+        variables = {"tools": None, "documents": None, **self._specials, "add_generation_prompt": True}
+        variables["messages"] = [{"role": "user", "content": content}]
+        try:
+            text = rendered(template, variables, MAX_STRING)
+        except Exception:  # whatever it is, such content is not for this template
+            return False
+        return _PROBE in text and "'type'" not in text and '"type"' not in text
+
+
+def _mark(message: dict[str, Any]) -> None:
+    """Put a mark behind the last message's text: the template may trim or wrap it, and the mark shows where it ends."""
+    content = message.get("content")
+    if isinstance(content, str):
+        message["content"] = content + _CUT
+    elif isinstance(content, list) and content:
+        content[-1] = {**content[-1], "text": content[-1]["text"] + _CUT}
+    else:
+        raise BadRequest("continue_final_message needs a last message with text", "continue_final_message")
+
+
+def _cut(text: str) -> str:
+    at = text.rfind(_CUT)
+    if at < 0:
+        raise BadRequest(
+            "the chat template does not write the last message, so it cannot be continued", "continue_final_message"
+        )
+    return text[:at]

@@ -1,0 +1,145 @@
+"""Answer: what the core told of one request, on its way to being a ``CompletionOutput``."""
+
+from collections.abc import Sequence
+
+from octavo.front.detokenize import Incremental, detokenizer
+from octavo.front.logprobs import LogprobReader
+from octavo.front.stop import Stop
+from octavo.front.tokenizers.base import Tokenizer
+from octavo.outputs import CompletionOutput, FinishReasonName, PositionLogprobs
+from octavo.params import RequestOutputKind, SamplingParams
+from octavo.wire.reply import FinishReason, RequestDelta
+
+
+class Answer:
+    """One of a request's ``n`` answers. ``push`` is called by the reader of replies, ``take`` by the consumer.
+
+    News that nobody took yet add up here: a slow consumer gets fewer and longer deltas, and no queue grows.
+    """
+
+    __slots__ = (
+        "_detokenizer", "_finish", "_ids", "_kind", "_logprobs", "_min_tokens", "_news", "_reader", "_stop",
+        "_stop_reason", "_text", "_whole_stop", "count", "index", "told_at",
+    )  # fmt: skip
+
+    def __init__(self, index: int, params: SamplingParams, tokenizer: Tokenizer | None, prompt: Sequence[int]):
+        self.index = index
+        #: Tokens told so far.
+        self.count = 0
+        #: Monotonic seconds of the last of them.
+        self.told_at: float | None = None
+        text = tokenizer if params.detokenize else None
+        self._detokenizer: Incremental | None = None
+        if text is not None:
+            self._detokenizer = detokenizer(text, prompt, params.skip_special_tokens)
+        self._stop = Stop(params.stop, params.include_stop_str_in_output) if params.stop else None
+        self._whole_stop = params.include_stop_str_in_output
+        self._min_tokens = params.min_tokens
+        self._reader: LogprobReader | None = None
+        if params.logprobs is not None:
+            self._reader = LogprobReader(text, prompt, params.logprobs)
+        elif params.logprob_token_ids:
+            self._reader = LogprobReader(text, prompt, 0)
+        self._kind = params.output_kind
+        self._text: list[str] = []
+        self._ids: list[int] = []
+        self._logprobs: list[PositionLogprobs] = []
+        self._finish: FinishReasonName | None = None
+        self._stop_reason: int | str | None = None
+        self._news = False
+
+    @property
+    def finished(self) -> bool:
+        return self._finish is not None
+
+    @property
+    def finish_reason(self) -> FinishReasonName | None:
+        return self._finish
+
+    def push(self, ids: list[int], delta: RequestDelta | None = None) -> bool:
+        """Take news. True where the answer ended here, by a stop string, and the core must be told so."""
+        assert self._finish is None
+        finish = delta.finish if delta is not None else None
+        kept, ended = len(ids), False
+        if ids and self._detokenizer is not None:
+            # The token that stopped the answer is no part of its text, as vLLM has it.
+            silent = finish == FinishReason.STOP and not self._whole_stop
+            kept = self._read(ids[:-1] if silent else ids)
+            ended = self._stop is not None and self._stop.matched is not None
+            kept = kept if ended else len(ids)
+        if delta is not None and delta.logprobs is not None and self._reader is not None:
+            self._logprobs += self._reader.read(delta.logprobs, 0, kept)
+        self._ids += ids[:kept] if kept < len(ids) else ids
+        self.count += kept
+        if ended:
+            assert self._stop is not None
+            self._end("stop", self._stop.matched)
+            return finish is None
+        if finish is not None:
+            self._flush()
+            assert delta is not None
+            self._end(finish.word, delta.stop)  # type: ignore[arg-type]
+        self._news = self._news or bool(ids) or finish is not None
+        return False
+
+    def end(self, reason: FinishReasonName) -> None:
+        """End it from this side: the caller aborted, or a sibling failed."""
+        if self._finish is None:
+            self._flush()
+            self._end(reason, None)
+
+    def take(self) -> CompletionOutput | None:
+        """News since the last time or the whole so far, as ``output_kind`` asks; None where there is no news."""
+        delta = self._kind is RequestOutputKind.DELTA
+        if not self._news or (self._kind is RequestOutputKind.FINAL_ONLY and self._finish is None):
+            return None
+        self._news = False
+        return self._output(clear=delta)
+
+    def peek(self) -> CompletionOutput:
+        """The whole so far; for a sibling's news in cumulative outputs."""
+        return self._output(clear=False)
+
+    def _output(self, clear: bool) -> CompletionOutput:
+        if len(self._text) > 1:
+            self._text = ["".join(self._text)]
+        output = CompletionOutput(
+            self.index,
+            self._text[0] if self._text else "",
+            self._ids if clear or self._finish else list(self._ids),
+            None if self._reader is None else self._reader.cumulative,
+            None if self._reader is None else self._logprobs if clear else list(self._logprobs),
+            self._finish,
+            self._stop_reason,
+        )
+        if clear:
+            self._text, self._ids, self._logprobs = [], [], []
+        return output
+
+    def _read(self, ids: list[int]) -> int:
+        """Text of ``ids``; how many of them the answer keeps."""
+        detokenizer, stop = self._detokenizer, self._stop
+        assert detokenizer is not None
+        if stop is None:
+            self._say(detokenizer.push(ids))
+            return len(ids)
+        for i, token in enumerate(ids):
+            armed = self.count + i >= self._min_tokens
+            self._say(stop.feed(detokenizer.push((token,)), armed))
+            if stop.matched is not None:
+                return i + 1
+        return len(ids)
+
+    def _say(self, text: str) -> None:
+        if text:
+            self._text.append(text)
+
+    def _flush(self) -> None:
+        if self._detokenizer is None:
+            return
+        rest = self._detokenizer.flush()
+        self._say(rest if self._stop is None else self._stop.feed(rest, armed=False) + self._stop.flush())
+
+    def _end(self, reason: FinishReasonName, stop: int | str | None) -> None:
+        self._finish, self._stop_reason, self._news = reason, stop, True
+        self._detokenizer = None

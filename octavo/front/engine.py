@@ -1,0 +1,330 @@
+"""AsyncEngine: many requests of one event loop over one engine core.
+
+The core's replies are read in one callback of the loop: no task a request, no task a token. What a consumer has not
+taken yet is merged in its ``Group``, so a slow one costs bounded memory and slows nobody.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+from octavo.common.log import logger
+from octavo.config.engine import EngineConfig
+from octavo.errors import BadRequest, EngineDead, RequestFailed
+from octavo.front.chat.template import ChatTemplate
+from octavo.front.client.thread import LoopPort, ThreadClient
+from octavo.front.fanout import Desk, Finished, Group, Observer
+from octavo.front.intake import Intake, Prompt, PromptType
+from octavo.front.tokenizers.base import Tokenizer
+from octavo.outputs import RequestOutput
+from octavo.params import SamplingParams
+from octavo.wire.hello import Ready
+from octavo.wire.ports import CorePort
+from octavo.wire.reply import AbortReason
+from octavo.wire.stats import StepStats
+
+_log = logger(__name__)
+
+#: Texts longer than this (characters) are tokenised in a thread: the loop has others to serve.
+_LONG_TEXT = 16384
+#: Seconds beyond a step's own limit that the core may take to answer an ``add``.
+_ADMIT_GRACE = 30.0
+
+__all__ = ["AsyncEngine", "Finished", "Observer", "Stream"]
+
+
+class Stream:
+    """One admitted request: iterate over it once, with ``async for``.
+
+    Yields ``RequestOutput`` as ``params.output_kind`` asks; the last one has ``finished``. Raises ``RequestFailed``
+    where the engine could not finish the request, ``EngineDead`` where the engine died. Leaving the loop early, in any
+    way, aborts the request.
+    """
+
+    def __init__(self, engine: "AsyncEngine", group: Group):
+        self._engine = engine
+        self._group = group
+        self._news = asyncio.Event()
+        group.wake = self._news.set
+
+    @property
+    def request_id(self) -> str:
+        return self._group.request_id
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        return self._group.prompt_ids
+
+    @property
+    def finished(self) -> bool:
+        return self._group.finished
+
+    def abort(self) -> None:
+        """End the request now; who iterates gets a last output with reason "abort". May be called twice."""
+        self._engine._close(self._group)
+        self._news.set()
+
+    async def final(self) -> RequestOutput:
+        """The last output. For ``output_kind`` CUMULATIVE or FINAL_ONLY that is the whole answer."""
+        last = None
+        async for output in self:
+            last = output
+        assert last is not None
+        return last
+
+    def __aiter__(self) -> AsyncIterator[RequestOutput]:
+        return self._outputs()
+
+    async def _outputs(self) -> AsyncIterator[RequestOutput]:
+        group = self._group
+        try:
+            while True:
+                if group.error is not None:
+                    raise group.error
+                output = group.take()
+                if output is not None:
+                    yield output
+                    if output.finished:
+                        return
+                    continue
+                if group.finished:
+                    return
+                self._news.clear()
+                await self._news.wait()
+        finally:
+            self._engine._close(group)
+
+
+class AsyncEngine:
+    """Built once an engine core is started (``ready`` is its answer); used from one event loop.
+
+    ``core`` is a ``ProcessClient``, or an engine core in this process, which then gets a thread of its own.
+    ``tokenizer`` and ``chat`` are None for an engine that takes and gives ids only.
+    """
+
+    def __init__(
+        self,
+        core: CorePort,
+        config: EngineConfig,
+        tokenizer: Tokenizer | None,
+        chat: ChatTemplate | None,
+        ready: Ready,
+    ):
+        self.config = config
+        self.tokenizer = tokenizer
+        self.chat = chat
+        self.ready = ready
+        self.intake = Intake(config, tokenizer, ready)
+        #: Why the engine is gone; None while it lives.
+        self.dead: str | None = None
+        self._core: LoopPort = core if isinstance(core, LoopPort) else ThreadClient(core)
+        self._desk = Desk()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stats: list[Callable[[StepStats], None]] = []
+        self._mourners: list[Callable[[str], None]] = []
+        self._drained: asyncio.Event | None = None
+
+    # -- life --
+
+    def attach(self) -> None:
+        """Read the core's replies on the running loop. ``submit`` does it too; a server does it at start, so that it
+        learns of the core's death while nobody asks for anything."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        assert self._loop is None, "an AsyncEngine belongs to one event loop"
+        self._loop = loop
+        loop.add_reader(self._core.fd, self._read)
+        loop.call_soon(self._read)
+
+    @property
+    def open_requests(self) -> int:
+        """Answers that are not finished."""
+        return len(self._desk)
+
+    async def drain(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds until no request is open. True where none is."""
+        self._drained = asyncio.Event()
+        if self._desk and timeout > 0:
+            try:
+                await asyncio.wait_for(self._drained.wait(), timeout)
+            except TimeoutError:
+                pass
+        return not self._desk
+
+    def close(self, deadline: float = 5.0) -> None:
+        """Abort what is open and stop the core within ``deadline`` seconds. May be called twice."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(self._core.fd)
+        self._loop = None
+        if self.dead is None:
+            self.dead = "the engine was closed"
+            self._desk.fail_all(EngineDead(self.dead))
+        self._core.close(deadline)
+
+    def on_stats(self, callback: Callable[[StepStats], None]) -> None:
+        """Call ``callback`` with the statistics of every step that has some."""
+        self._stats.append(callback)
+
+    def on_dead(self, callback: Callable[[str], None]) -> None:
+        """Call ``callback`` once with the reason when the engine is found dead."""
+        self._mourners.append(callback)
+
+    def observe(self, observer: Observer) -> None:
+        """Tell ``observer`` of first tokens, later tokens and finished answers."""
+        self._desk.observe(observer)
+
+    # -- requests --
+
+    async def submit(
+        self,
+        prompt: PromptType | Prompt,
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        salt: str | None = None,
+        deadline: float | None = None,
+        every: int = 1,
+        truncate: int | None = None,
+        add_special_tokens: bool = True,
+        trace: str = "",
+    ) -> Stream:
+        """Hand a request to the core; returns once the core has taken it.
+
+        ``prompt``: text, token ids, a ``TextPrompt`` or ``TokensPrompt`` dict, or a ``Prompt`` of ``self.intake``.
+        ``params`` None: the model's defaults. ``deadline``: ``time.monotonic()`` seconds after which it is aborted.
+        ``every``: tokens are told every so many (1 a stream, 0 only at the end, where no stop string needs them).
+        ``truncate``: keep the last so many prompt tokens (-1: what fits). Raises a ``RequestError`` where the request
+        is refused, by the front or by the core, and ``EngineDead`` where nothing can be served.
+        """
+        arrival = time.monotonic()
+        self._check_alive()
+        self.attach()
+        params = self.intake.default_params() if params is None else params
+        if not isinstance(prompt, Prompt):
+            prompt = await self.prepare(prompt, truncate=truncate, add_special_tokens=add_special_tokens)
+        self._check_alive()
+        handles = self._desk.handles(params.n)
+        requests = self.intake.admit(
+            prompt,
+            params,
+            handles,
+            priority=priority,
+            salt=salt,
+            deadline=deadline,
+            every=every,
+            arrival=arrival,
+            trace=trace,
+        )
+        request_id = request_id or uuid.uuid4().hex
+        group = Group(request_id, prompt.text, prompt.ids, params, self.tokenizer, handles, arrival)
+        stream = Stream(self, group)
+        self._desk.open(group)
+        try:
+            self._core.add(requests)
+            await self._admitted(stream, group)
+        except EngineDead as error:
+            self._die(str(error))
+            raise
+        except BaseException:
+            self._close(group)
+            raise
+        return stream
+
+    async def _admitted(self, stream: Stream, group: Group) -> None:
+        timeout = self.config.schedule.step_timeout + _ADMIT_GRACE
+        try:
+            async with asyncio.timeout(timeout):
+                while not group.admitted and group.error is None and not group.finished:
+                    stream._news.clear()
+                    await stream._news.wait()
+        except TimeoutError:
+            raise RequestFailed(f"the engine core did not take the request within {timeout:.0f} seconds") from None
+        stream._news.set()
+        if group.error is not None:
+            raise group.error
+
+    async def prepare(
+        self, prompt: PromptType, *, truncate: int | None = None, add_special_tokens: bool = True
+    ) -> Prompt:
+        """A prompt checked and tokenised, long texts off the loop. Raises ``BadRequest``."""
+        text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+        if isinstance(text, str) and len(text) > _LONG_TEXT:
+            return await asyncio.to_thread(
+                self.intake.prompt, prompt, truncate=truncate, add_special_tokens=add_special_tokens
+            )
+        return self.intake.prompt(prompt, truncate=truncate, add_special_tokens=add_special_tokens)
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
+        """Prompt ids of a conversation, as the model's chat template writes it; not yet checked for length.
+
+        ``options`` are those of ``ChatTemplate.render``, and ``add_special_tokens`` (False: the template writes them).
+        Thread-safe: a server may run it off the loop. Raises ``BadRequest``, also for what the template itself refuses.
+        """
+        text, add_special_tokens = self.render_chat_text(messages, **options)
+        assert self.tokenizer is not None
+        return self.tokenizer.encode(text, add_special_tokens)
+
+    def render_chat_text(
+        self, messages: Sequence[Mapping[str, Any]], *, add_special_tokens: bool = False, **options: Any
+    ) -> tuple[str, bool]:
+        """The conversation as text, and whether special tokens are still to be added: never a second beginning."""
+        if self.chat is None or self.tokenizer is None:
+            raise BadRequest("chat needs a tokenizer, and this engine runs without one", "messages")
+        text = self.chat.render(messages, max_chars=self.intake.max_chars, **options)
+        bos = self.tokenizer.specials.names.get("bos_token")
+        return text, add_special_tokens and not (bos and text.startswith(bos))
+
+    async def call(self, command: str, *args: Any, timeout: float = 60.0) -> Any:
+        """Run a command of ``core.engine.commands`` and return its answer. Raises ``ValueError`` for an unknown one."""
+        self._check_alive()
+        return await asyncio.to_thread(self._core.call, command, *args, timeout=timeout)
+
+    # -- the core's side --
+
+    def _check_alive(self) -> None:
+        if self.dead is not None:
+            raise EngineDead(self.dead)
+
+    def _read(self) -> None:
+        """Everything that the core has told since the last time."""
+        if self._loop is None or self.dead is not None:
+            return
+        try:
+            for reply in self._core.poll(0.0):
+                over = self._desk.read(reply)
+                if over:
+                    self._core.abort(over, AbortReason.STOP_STRING)
+                if reply.stats is not None:
+                    for callback in self._stats:
+                        callback(reply.stats)
+        except EngineDead as error:
+            self._die(str(error))
+        self._note_drained()
+
+    def _close(self, group: Group) -> None:
+        left = self._desk.close(group)
+        if left and self.dead is None:
+            try:
+                self._core.abort(left, AbortReason.CLIENT)
+            except EngineDead as error:
+                self._die(str(error))
+        self._note_drained()
+
+    def _note_drained(self) -> None:
+        if self._drained is not None and not self._desk:
+            self._drained.set()
+
+    def _die(self, reason: str) -> None:
+        if self.dead is not None:
+            return
+        self.dead = reason
+        _log.error("the engine is dead: %s", reason)
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(self._core.fd)
+        self._desk.fail_all(EngineDead(reason))
+        for callback in self._mourners:
+            callback(reason)

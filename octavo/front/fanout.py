@@ -1,0 +1,269 @@
+"""Group: a request and its ``n`` answers. Desk: everything open at one front, and who gets what of a reply."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from octavo.errors import (
+    BadRequest,
+    EngineDead,
+    NotFound,
+    OctavoError,
+    Overloaded,
+    PayloadTooLarge,
+    RequestFailed,
+    Unsupported,
+)
+from octavo.front.collect import Answer
+from octavo.front.logprobs import LogprobReader
+from octavo.front.tokenizers.base import Tokenizer
+from octavo.outputs import FinishReasonName, PositionLogprobs, RequestMetrics, RequestOutput
+from octavo.params import RequestOutputKind, SamplingParams
+from octavo.wire.reply import FinishReason, Refused, RequestDelta, StepReply
+
+_REFUSALS = {error.status: error for error in (NotFound, PayloadTooLarge, Unsupported)}
+
+
+@dataclass(slots=True, kw_only=True)
+class Finished:
+    """One answer that ended, for metrics. ``params.max_tokens`` and ``n`` are as the request asked."""
+
+    metrics: RequestMetrics
+    params: SamplingParams
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    reason: FinishReasonName
+
+
+class Observer(Protocol):
+    """Told at once when something happened; seconds on the monotonic clock. Must be quick and must not raise."""
+
+    def first_token(self, seconds: float) -> None:
+        """``seconds`` since the request arrived."""
+
+    def more_tokens(self, seconds: float, count: int) -> None:
+        """``count`` tokens came ``seconds`` after those before them."""
+
+    def finished(self, one: Finished) -> None: ...
+
+
+class Group:
+    """A request as its caller sees it. ``error`` is set where it was refused or failed; the answers have then ended.
+
+    ``wake`` is called after a reply that brought something, once however much it was.
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt: str | None,
+        prompt_ids: list[int],
+        params: SamplingParams,
+        tokenizer: Tokenizer | None,
+        handles: Sequence[int],
+        arrival: float,
+    ):
+        self.request_id = request_id
+        self.prompt = prompt
+        self.prompt_ids = prompt_ids
+        self.params = params
+        self.handles = tuple(handles)
+        self.answers = [Answer(index, params, tokenizer, prompt_ids) for index in range(len(handles))]
+        self.metrics = RequestMetrics(arrival)
+        self.cached: int | None = None
+        self.error: OctavoError | None = None
+        self.wake: Callable[[], None] = _nothing
+        self._unadmitted = set(handles)
+        self._reader: LogprobReader | None = None
+        self._prompt_logprobs: list[PositionLogprobs | None] | None = None
+        if params.prompt_logprobs is not None:
+            text = tokenizer if params.detokenize else None
+            self._reader = LogprobReader(text, prompt_ids[:1], params.prompt_logprobs)
+            self._prompt_logprobs = [None]
+
+    @property
+    def admitted(self) -> bool:
+        """Whether the core has taken every answer."""
+        return not self._unadmitted
+
+    @property
+    def finished(self) -> bool:
+        return all(answer.finished for answer in self.answers)
+
+    def admit(self, handle: int) -> None:
+        self._unadmitted.discard(handle)
+
+    def fail(self, error: OctavoError) -> None:
+        """End every answer that has not ended; the consumer gets ``error``."""
+        if self.error is None and not self.finished:
+            self.error = error
+        for answer in self.answers:
+            answer.end("error")
+        self.metrics.finished_time = self.metrics.finished_time or time.monotonic()
+
+    def note(self, delta: RequestDelta) -> None:
+        """What a delta says of the request as a whole."""
+        if delta.cached is not None and self.cached is None:
+            self.cached = delta.cached
+        if delta.scheduled is not None and self.metrics.first_scheduled_time is None:
+            self.metrics.first_scheduled_time = delta.scheduled
+        if delta.prompt_logprobs and self._reader is not None and self._prompt_logprobs is not None:
+            for piece in delta.prompt_logprobs:
+                self._prompt_logprobs += self._reader.read(piece)
+
+    def take(self) -> RequestOutput | None:
+        """What the consumer is to see now; None where there is nothing."""
+        if self.params.output_kind is RequestOutputKind.FINAL_ONLY and not self.finished:
+            return None
+        outputs = [output for answer in self.answers if (output := answer.take()) is not None]
+        if not outputs:
+            return None
+        if self.params.output_kind is not RequestOutputKind.DELTA and len(outputs) < len(self.answers):
+            outputs = [answer.peek() for answer in self.answers]
+        return RequestOutput(
+            self.request_id,
+            self.prompt,
+            self.prompt_ids,
+            outputs,
+            self.finished,
+            self._prompt_logprobs,
+            self.metrics,
+            self.cached,
+        )
+
+
+class Desk:
+    """Open requests by handle. Knows no loop and no port: whoever reads replies gives them to ``read``."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, tuple[Group, Answer]] = {}
+        self._next = 0
+        self._observers: list[Observer] = []
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def observe(self, observer: Observer) -> None:
+        self._observers.append(observer)
+
+    def handles(self, count: int) -> list[int]:
+        """New handles, never used before."""
+        self._next += count
+        return list(range(self._next - count, self._next))
+
+    def open(self, group: Group) -> None:
+        for handle, answer in zip(group.handles, group.answers, strict=True):
+            self._open[handle] = (group, answer)
+
+    def close(self, group: Group, reason: FinishReasonName = "abort") -> list[int]:
+        """Forget a request: the handles that the core must still abort. Answers not yet ended end with ``reason``."""
+        left = [handle for handle in group.handles if handle in self._open]
+        now = time.monotonic()
+        for handle in left:
+            group.answers[group.handles.index(handle)].end(reason)
+            self._forget(handle, now)
+        return left
+
+    def fail_all(self, error: EngineDead) -> None:
+        """The core is gone: every open request gets ``error``."""
+        for group in list({id(group): group for group, _ in self._open.values()}.values()):
+            group.fail(error)
+            self.close(group, "error")
+            group.wake()
+
+    def read(self, reply: StepReply) -> list[int]:
+        """Give a reply to whom it belongs: the handles that the core must end, since a stop string ended their answers.
+
+        Tokens of handles that are no longer open are dropped: they crossed the abort.
+        """
+        touched: dict[int, Group] = {}
+        for said in reply.answers:
+            entry = self._open.get(said.handle)
+            if entry is None:
+                continue
+            group = entry[0]
+            touched[id(group)] = group
+            if isinstance(said, Refused):
+                group.fail(_refusal(said))
+                del self._open[said.handle]
+            else:
+                group.admit(said.handle)
+        news = {delta.handle: delta for delta in reply.deltas}
+        now, at, over = time.monotonic(), 0, []
+        if len(reply.handles):
+            tokens = reply.tokens.tolist()
+            for handle, count in zip(reply.handles.tolist(), reply.counts.tolist(), strict=True):
+                ids = tokens[at : at + count]
+                at += count
+                if (entry := self._open.get(handle)) is not None:
+                    touched[id(entry[0])] = entry[0]
+                    if self._tell(handle, *entry, ids, news.pop(handle, None), now):
+                        over.append(handle)
+        for handle, delta in news.items():
+            if (entry := self._open.get(handle)) is not None:
+                touched[id(entry[0])] = entry[0]
+                self._tell(handle, *entry, [], delta, now)
+        for group in touched.values():
+            if group.error is not None:
+                over += self.close(group, "error")
+            group.wake()
+        return over
+
+    def _tell(
+        self, handle: int, group: Group, answer: Answer, ids: list[int], delta: RequestDelta | None, now: float
+    ) -> bool:
+        if delta is not None:
+            group.note(delta)
+            if delta.finish == FinishReason.ERROR:
+                group.fail(RequestFailed(delta.error or "the engine could not finish this request"))
+                self._forget(handle, now)
+                return False
+        if answer.finished:
+            return False
+        if ids:
+            self._time(group, answer, len(ids), now)
+        stopped = answer.push(ids, delta)
+        if answer.finished:
+            self._forget(handle, now)
+        return stopped
+
+    def _time(self, group: Group, answer: Answer, count: int, now: float) -> None:
+        metrics = group.metrics
+        if metrics.first_token_time is None:
+            metrics.first_token_time = now
+            for observer in self._observers:
+                observer.first_token(now - metrics.arrival_time)
+        elif answer.told_at is not None:
+            for observer in self._observers:
+                observer.more_tokens(now - answer.told_at, count)
+        answer.told_at = metrics.last_token_time = now
+
+    def _forget(self, handle: int, now: float) -> None:
+        group, answer = self._open.pop(handle)
+        if group.finished:
+            group.metrics.finished_time = now
+        for observer in self._observers:
+            observer.finished(
+                Finished(
+                    metrics=group.metrics,
+                    params=group.params,
+                    prompt_tokens=len(group.prompt_ids),
+                    output_tokens=answer.count,
+                    cached_tokens=group.cached or 0,
+                    reason=answer.finish_reason or "abort",
+                )
+            )
+
+
+def _refusal(said: Refused) -> OctavoError:
+    if said.status == Overloaded.status:
+        return Overloaded(said.reason, said.param, said.retry_after)
+    if said.status >= 500 and said.status != Unsupported.status:
+        return RequestFailed(said.reason)
+    return _REFUSALS.get(said.status, BadRequest)(said.reason, said.param)
+
+
+def _nothing() -> None:
+    pass

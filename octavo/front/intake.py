@@ -1,0 +1,315 @@
+"""Intake: a prompt and SamplingParams to what the core takes. Everything that depends on the model is checked here."""
+
+import hashlib
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from msgspec.structs import replace
+
+from octavo.config.engine import EngineConfig
+from octavo.errors import BadRequest
+from octavo.front.tokenizers.base import Tokenizer, check_text
+from octavo.params import SamplingParams
+from octavo.wire.arrays import pack_tokens
+from octavo.wire.hello import Ready
+from octavo.wire.request import EngineRequest, Sampling
+
+#: Text, token ids, or a dict with "prompt" or "prompt_token_ids" (vLLM's TextPrompt and TokensPrompt).
+PromptType: TypeAlias = str | Sequence[int] | Mapping[str, Any]
+_SEEDS = 2**63
+_MAX_PRIORITY = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A checked prompt. ``text`` is None where ids were given."""
+
+    text: str | None
+    ids: list[int]
+    salt: bytes = b""
+
+
+class Intake:
+    """Checks and defaults of one engine. Methods may be called from any thread, except ``admit`` (it draws seeds)."""
+
+    def __init__(self, config: EngineConfig, tokenizer: Tokenizer | None, ready: Ready):
+        self._text = config.text
+        self._policy = config.schedule.policy
+        self._tokenizer = tokenizer
+        self._ready = ready
+        self._limits = ready.limits
+        self._seeds = random.Random(config.model.seed)
+        ends = [*(tokenizer.eos if tokenizer is not None else ()), *config.model.facts.eos]
+        self.eos = tuple(token for token in dict.fromkeys(ends) if token < ready.vocab)
+        #: Most characters of a text that could still fit: longer ones are refused before any work is spent on them.
+        self.max_chars = ready.max_model_len * (tokenizer.longest if tokenizer is not None else 1)
+
+    def default_params(self) -> SamplingParams:
+        """What a request gets that asks for nothing: the model's own defaults."""
+        return SamplingParams(**self._text.generation_defaults)
+
+    # -- the prompt --
+
+    def prompt(
+        self, prompt: PromptType, *, truncate: int | None = None, add_special_tokens: bool = True, param: str = "prompt"
+    ) -> Prompt:
+        """Ids of a prompt, checked against vocabulary and length.
+
+        ``truncate`` keeps the last so many tokens (-1: as many as the model takes). Raises ``BadRequest``.
+        """
+        text, ids, salt = self._parts(prompt, param)
+        keep = self._keep(truncate)
+        if ids is None:
+            assert text is not None
+            ids = self._encode(text, keep, add_special_tokens, param)
+        if not ids:
+            raise BadRequest(f"{param} must not be empty", param)
+        if keep is not None:
+            ids = ids[-keep:]
+        self._check_ids(ids, param)
+        return Prompt(text, ids, salt)
+
+    def _parts(self, prompt: PromptType, param: str) -> tuple[str | None, list[int] | None, bytes]:
+        salt = b""
+        text = None
+        if isinstance(prompt, Mapping):
+            unknown = [key for key in prompt if key not in ("prompt", "prompt_token_ids", "cache_salt")]
+            if unknown:
+                raise BadRequest(
+                    f"{param} has the key {str(unknown[0])[:40]!r}; possible: prompt, prompt_token_ids, cache_salt",
+                    param,
+                )
+            salt = salt_bytes(prompt.get("cache_salt"))
+            text = prompt.get("prompt")
+            given = prompt.get("prompt_token_ids")
+            prompt = text if given is None else given  # type: ignore[assignment]
+            if given is not None and text is not None:
+                check_text(text, param)
+        if isinstance(prompt, str):
+            if not prompt:
+                raise BadRequest(f"{param} must not be empty", param)
+            return prompt, None, salt
+        if isinstance(prompt, np.ndarray) and prompt.ndim == 1 and prompt.dtype.kind in "iu":
+            return text, prompt.tolist(), salt
+        if not isinstance(prompt, (list, tuple)):
+            raise BadRequest(f"{param} must be text or a list of token ids, got {type(prompt).__name__}", param)
+        return text, list(prompt), salt
+
+    def _keep(self, truncate: int | None) -> int | None:
+        if truncate is None:
+            return None
+        limit = self._ready.max_model_len
+        if isinstance(truncate, bool) or not isinstance(truncate, int) or truncate < -1 or truncate == 0:
+            raise BadRequest(
+                f"truncate_prompt_tokens must be -1 or at least 1, got {truncate!r}", "truncate_prompt_tokens"
+            )
+        if truncate > limit:
+            raise BadRequest(
+                f"truncate_prompt_tokens is {truncate}, over this model's maximum context length of {limit} tokens",
+                "truncate_prompt_tokens",
+            )
+        return limit - 1 if truncate == -1 else truncate
+
+    def _encode(self, text: str, keep: int | None, add_special_tokens: bool, param: str) -> list[int]:
+        if self._tokenizer is None:
+            raise BadRequest(f"{param} must be token ids: this engine runs without a tokenizer", param)
+        if keep is not None:
+            # What is before cannot reach the tokens that are kept: each covers at most ``longest`` characters.
+            text = text[-(keep + 1) * self._tokenizer.longest :]
+        elif len(text) > self.max_chars:
+            limit = self._ready.max_model_len
+            raise BadRequest(
+                f"This model's maximum context length is {limit} tokens. However, your {param} has {len(text)} "
+                f"characters, more than {limit} tokens can hold ({self.max_chars}). Please shorten it.",
+                param,
+            )
+        check_text(text, param)
+        return self._tokenizer.encode(text, add_special_tokens)
+
+    def _check_ids(self, ids: list[int], param: str) -> None:
+        if any(type(token) is not int for token in ids):
+            wrong = next(token for token in ids if type(token) is not int)
+            raise BadRequest(f"{param} must hold whole numbers only, got {type(wrong).__name__}", param)
+        self._in_vocabulary(ids, param)
+
+    def _in_vocabulary(self, ids: Sequence[int], param: str) -> None:
+        if ids and (min(ids) < 0 or max(ids) >= self._ready.vocab):
+            wrong = next(token for token in ids if not 0 <= token < self._ready.vocab)
+            raise BadRequest(
+                f"{param} has the token id {wrong}, which is out of the vocabulary (0 to {self._ready.vocab - 1})",
+                param,
+            )
+
+    # -- the request --
+
+    def admit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        handles: Sequence[int],
+        *,
+        cap: bool = False,
+        priority: int = 0,
+        salt: str | None = None,
+        deadline: float | None = None,
+        every: int = 1,
+        arrival: float | None = None,
+        trace: str = "",
+    ) -> list[EngineRequest]:
+        """One request for each of ``handles`` (``params.n``). Raises ``BadRequest`` that names the field.
+
+        ``cap``: an output that would pass the model's length ends there with reason "length", instead of an error.
+        ``every``: tell tokens every so many, 0 only at the end; stop strings need them one by one.
+        """
+        assert len(handles) == params.n
+        self._check(params)
+        if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > _MAX_PRIORITY:
+            raise BadRequest(f"priority must be a whole number within 32 bits, got {str(priority)[:40]}", "priority")
+        if priority and self._policy != "priority":
+            raise BadRequest(
+                f"priority is {priority}, but the engine runs {self._policy}: start it with "
+                "--scheduling-policy priority",
+                "priority",
+            )
+        limit = self._limit(len(prompt.ids), params, cap)
+        stops, eos = self._stops(params)
+        common = EngineRequest(
+            handle=0,
+            tokens=pack_tokens(prompt.ids),
+            sampling=self._sampling(params),
+            limit=limit,
+            min_length=min(len(prompt.ids) + params.min_tokens, limit) if params.min_tokens else 0,
+            stops=stops,
+            eos=eos,
+            every=1 if params.stop else every,
+            priority=priority,
+            arrival=time.monotonic() if arrival is None else arrival,
+            deadline=deadline,
+            salt=salt_bytes(salt) or prompt.salt,
+            read_cache=not params.skip_reading_prefix_cache and params.prompt_logprobs is None,
+            trace=trace,
+        )
+        return [self._child(common, handle, index) for index, handle in enumerate(handles)]
+
+    @staticmethod
+    def _child(common: EngineRequest, handle: int, index: int) -> EngineRequest:
+        """Answer 0 draws with the seed that was given, answer i with i more; only answer 0 scores the prompt."""
+        sampling = common.sampling
+        if index:
+            sampling = replace(sampling, seed=(sampling.seed + index) % _SEEDS, prompt_logprobs=None)
+        return replace(common, handle=handle, sampling=sampling)
+
+    def _limit(self, length: int, params: SamplingParams, cap: bool) -> int:
+        """Total length at which the answer ends."""
+        limit, wanted = self._ready.max_model_len, params.max_tokens
+        least = 0 if wanted == 0 else 1
+        if length + least > limit or (not cap and wanted is not None and length + wanted > limit):
+            asked = f"max_tokens is {wanted}" if wanted is not None else "an answer needs at least 1"
+            raise BadRequest(
+                f"This model's maximum context length is {limit} tokens. However, your prompt has {length} tokens and "
+                f"{asked}, {length + (1 if wanted is None else wanted)} tokens in total. "
+                "Please shorten the prompt or lower max_tokens.",
+                "prompt" if length + least > limit else "max_tokens",
+            )
+        return limit if wanted is None else min(length + wanted, limit)
+
+    def _check(self, params: SamplingParams) -> None:
+        if params.n > self._text.max_n:
+            raise BadRequest(f"n is {params.n}; this engine allows at most {self._text.max_n} (--max-n)", "n")
+        for name in ("logprobs", "prompt_logprobs"):
+            self._check_logprobs(name, getattr(params, name))
+        bias = params.logit_bias or {}
+        if len(bias) > self._limits.bias:
+            raise BadRequest(f"logit_bias may hold at most {self._limits.bias} entries, got {len(bias)}", "logit_bias")
+        self._in_vocabulary(list(bias), "logit_bias")
+        for name in ("stop_token_ids", "allowed_token_ids", "logprob_token_ids"):
+            self._in_vocabulary(getattr(params, name) or [], name)
+        if params.stop and self._tokenizer is None:
+            raise BadRequest("stop strings need a tokenizer, and this engine runs without one", "stop")
+        for word in params.stop or ():
+            check_text(word, "stop")  # type: ignore[arg-type]
+        if params.extra_args:
+            raise BadRequest(
+                f"extra_args has {str(next(iter(params.extra_args)))[:40]!r}, which nothing here reads", "extra_args"
+            )
+
+    def _check_logprobs(self, name: str, asked: int | None) -> None:
+        if asked is None:
+            return
+        most, vocab = self._text.max_logprobs, self._ready.vocab
+        if self._limits.logprobs >= 0:
+            most = self._limits.logprobs if most < 0 else min(most, self._limits.logprobs)
+        if most >= 0 and (vocab if asked < 0 else asked) > most:
+            what = f"the whole vocabulary ({vocab})" if asked < 0 else str(asked)
+            raise BadRequest(f"{name} asks for {what}; this engine allows at most {most} (--max-logprobs)", name)
+        if asked > vocab:
+            raise BadRequest(f"{name} is {asked}, but the vocabulary has only {vocab} tokens", name)
+
+    def _stops(self, params: SamplingParams) -> tuple[tuple[int, ...], int]:
+        ends = () if params.ignore_eos else self.eos
+        stops = tuple(dict.fromkeys([*ends, *(params.stop_token_ids or ())]))
+        if len(stops) > self._limits.stop_ids:
+            room = self._limits.stop_ids - len(ends)
+            raise BadRequest(
+                f"stop_token_ids may hold at most {room} ids for this model, got {len(params.stop_token_ids or ())}",
+                "stop_token_ids",
+            )
+        return stops, len(ends)
+
+    def _sampling(self, params: SamplingParams) -> Sampling:
+        seed = self._seeds.getrandbits(63) if params.seed is None else params.seed % _SEEDS
+        bias = params.logit_bias or {}
+        return Sampling(
+            seed=seed,
+            temperature=float(params.temperature),
+            top_k=min(params.top_k, self._ready.vocab),
+            top_p=float(params.top_p),
+            min_p=float(params.min_p),
+            presence_penalty=float(params.presence_penalty),
+            frequency_penalty=float(params.frequency_penalty),
+            repetition_penalty=float(params.repetition_penalty),
+            logprobs=0 if params.logprobs is None and params.logprob_token_ids else params.logprobs,
+            prompt_logprobs=params.prompt_logprobs,
+            logprob_ids=pack_tokens(params.logprob_token_ids) if params.logprob_token_ids else b"",
+            allowed=pack_tokens(sorted(set(params.allowed_token_ids))) if params.allowed_token_ids else b"",
+            bias_ids=pack_tokens(list(bias)) if bias else b"",
+            bias_values=np.asarray(list(bias.values()), "<f4").tobytes() if bias else b"",
+            bad_words=self._bad_words(params),
+        )
+
+    def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
+        """Each word as it is written at the start of a text and behind a space."""
+        if not params.bad_words:
+            return ()
+        if self._tokenizer is None:
+            raise BadRequest("bad_words need a tokenizer, and this engine runs without one", "bad_words")
+        found: dict[tuple[int, ...], None] = {}
+        for word in params.bad_words:
+            check_text(word, "bad_words")
+            bare = word.lstrip()
+            if not bare:
+                raise BadRequest("bad_words must not hold an entry of spaces only", "bad_words")
+            for text in (bare, " " + bare):
+                if ids := self._tokenizer.encode(text, add_special_tokens=False):
+                    self._in_vocabulary(ids, "bad_words")
+                    found[tuple(ids)] = None
+        if len(found) > self._limits.bad_words:
+            raise BadRequest(
+                f"bad_words make {len(found)} token sequences; this engine allows at most {self._limits.bad_words}",
+                "bad_words",
+            )
+        return tuple(found)
+
+
+def salt_bytes(salt: Any) -> bytes:
+    """A cache salt as the prefix hash takes it; empty for None. Raises ``BadRequest``."""
+    if salt is None:
+        return b""
+    if not isinstance(salt, str) or not salt:
+        raise BadRequest("cache_salt must be a non-empty string", "cache_salt")
+    check_text(salt, "cache_salt")
+    return hashlib.blake2b(salt.encode(), digest_size=16).digest()

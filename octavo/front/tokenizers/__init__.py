@@ -1,0 +1,1 @@
+"""Token ids and text: the ``tokenizers`` library behind one class; never transformers."""

@@ -1,0 +1,1 @@
+"""Doubles and small real things for tests of octavo and of programs that use it."""

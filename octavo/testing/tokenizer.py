@@ -1,0 +1,67 @@
+"""A small real tokenizer for tests: byte-level BPE with merges, special tokens and a chat template, as a directory."""
+
+import json
+from pathlib import Path
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from octavo.front.tokenizers.pieces import byte_alphabet
+
+BOS, EOS, TURN, TURN_END = "<|begin|>", "<|end|>", "<|turn|>", "<|turn_end|>"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|turn|>' + message['role'] + '\n' + message['content'] + '<|turn_end|>' + '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|turn|>assistant\n' }}{% endif %}"
+)
+#: Merges that make tokens of several bytes, of a cut "é" and of a cut emoji among them.
+_WORDS = (" the", " cat", " sat", "the", "ing", " a", "er", "on", "é", "日", "本", "🙂", "\n\n")
+
+
+def byte_level_tokenizer(size: int | None = None) -> Tokenizer:
+    """256 bytes, a few merges and four special tokens; with ``size``, filler tokens up to that many ids.
+
+    Ids 0 to 3 are the special tokens, 4 to 259 the bytes.
+    """
+    letters = {chr_: i for i, chr_ in enumerate(_alphabet())}
+    vocab = {token: i for i, token in enumerate((BOS, EOS, TURN, TURN_END))}
+    vocab |= {letter: i + 4 for letter, i in letters.items()}
+    merges: list[tuple[str, str]] = []
+    for word in _WORDS:
+        parts = [_alphabet()[byte] for byte in word.encode()]
+        while len(parts) > 1:
+            pair = (parts[0], parts[1])
+            if pair not in merges:
+                merges.append(pair)
+                vocab.setdefault("".join(pair), len(vocab))
+            parts[:2] = ["".join(pair)]
+    if size is not None:
+        if size < len(vocab):
+            raise ValueError(f"size must be at least {len(vocab)}, got {size}")
+        for i in range(len(vocab), size):
+            vocab[f"<filler {i}>"] = i
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(
+        [AddedToken(text, special=True, normalized=False) for text in (BOS, EOS, TURN, TURN_END)]
+    )
+    return tokenizer
+
+
+def write(folder: str | Path, size: int | None = None, chat_template: str | None = CHAT_TEMPLATE) -> Path:
+    """Write tokenizer.json and tokenizer_config.json into ``folder`` (made where it is not there)."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    byte_level_tokenizer(size).save(str(folder / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BOS, "eos_token": EOS, "add_bos_token": False}
+    if chat_template is not None:
+        config["chat_template"] = chat_template
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1))
+    return folder
+
+
+def _alphabet() -> list[str]:
+    """GPT-2's stand-in character for each byte."""
+    table = {byte: char for char, byte in byte_alphabet().items()}
+    return [table[byte] for byte in range(256)]
