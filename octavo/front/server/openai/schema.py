@@ -7,14 +7,25 @@ refused (``REFUSED``), never ignored.
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, StringConstraints, WrapValidator
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, StringConstraints, WrapValidator
+from pydantic_core import CoreSchema
 
 from octavo.errors import Unsupported
 
 NonEmpty = Annotated[str, StringConstraints(min_length=1)]
-# A list stops at its first wrong element: a million errors would cost more than the request is worth.
-Texts = Annotated[list[str], FailFast()]
-Ids = Annotated[list[int], FailFast()]
+
+
+class _FirstError:
+    """Annotation of a list: stop at the first wrong element, since a million errors cost more than they are worth.
+    (pydantic's own FailFast cannot be hashed, so it cannot stand in a union.)"""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return handler(source) | {"fail_fast": True}  # type: ignore[operator]
+
+
+FIRST_ERROR = _FirstError()
+Texts = Annotated[list[str], FIRST_ERROR]
+Ids = Annotated[list[int], FIRST_ERROR]
 #: Prompts in one request: each is a request of its own to the engine.
 MAX_PROMPTS = 1024
 
@@ -154,7 +165,7 @@ class Message(Body):
     """One message of a conversation: what it holds is checked by ``front.chat``, with the template at hand."""
 
     role: NonEmpty
-    content: str | Annotated[list[str | ContentPart], FailFast()] | None = None
+    content: str | Annotated[list[str | ContentPart], FIRST_ERROR] | None = None
     name: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
@@ -163,7 +174,7 @@ class Message(Body):
 class ChatFields(Body):
     """What makes a prompt of messages."""
 
-    messages: Annotated[list[Message], FailFast()] = Field(min_length=1)
+    messages: Annotated[list[Message], FIRST_ERROR] = Field(min_length=1)
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template: str | None = Field(None, description="needs --trust-request-chat-template")
