@@ -1,0 +1,1 @@
+"""The loop that joins requests, scheduler and device."""

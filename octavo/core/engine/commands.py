@@ -1,0 +1,81 @@
+"""What ``call`` may name. A command is a function of the core and its arguments; anything else goes to the worker."""
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from octavo.core.engine.core import EngineCore
+
+
+def health(core: "EngineCore") -> dict[str, Any]:
+    """Alive and moving: ``stalled`` is None, or the sentence of the watchdog. ``pid`` is the core's process."""
+    return {
+        "stalled": core.stalled,
+        "unfinished": core.scheduler.unfinished,
+        "closing": core.scheduler.closing,
+        "paused": core.scheduler.paused,
+        "steps": core.steps,
+        "faults": core.faults,
+        "pid": os.getpid(),
+    }
+
+
+def stats(core: "EngineCore") -> dict[str, Any]:
+    """Gauges of now."""
+    book = core.scheduler.book
+    pool = book.kv.pool
+    return {
+        "running": len(book.running),
+        "waiting": len(book.live) - len(book.running),
+        "kv_usage": pool.usage,
+        "pages": pool.pages - 1,
+        "pages_free": pool.free,
+        "pages_cached": pool.cached,
+        "rows_free": book.rows.available,
+        "inflight": core.outstanding,
+    }
+
+
+def reset_prefix_cache(core: "EngineCore") -> int:
+    """Forget all cached prefixes; requests that run keep their pages. Returns how many pages were forgotten."""
+    return core.scheduler.book.kv.pool.reset()
+
+
+def pause(core: "EngineCore") -> int:
+    """Plan no steps until ``resume``; what is in flight comes back. Returns how many requests wait."""
+    core.scheduler.paused = True
+    return core.scheduler.unfinished
+
+
+def resume(core: "EngineCore") -> int:
+    """Go on. Returns how many requests there are."""
+    core.scheduler.paused = False
+    return core.scheduler.unfinished
+
+
+def drain(core: "EngineCore") -> int:
+    """Refuse new requests from now on, go on with those there are. Returns how many there are."""
+    core.scheduler.closing = True
+    return core.scheduler.unfinished
+
+
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "health": health,
+    "stats": stats,
+    "reset_prefix_cache": reset_prefix_cache,
+    "pause": pause,
+    "resume": resume,
+    "drain": drain,
+}
+
+
+def run(core: "EngineCore", command: str, args: tuple) -> Any:
+    """Run a command by name: the core's own, else the worker's, whose error names the known ones of both."""
+    own = COMMANDS.get(command)
+    if own is not None:
+        return own(core, *args)
+    try:
+        return core.worker.call(command, *args)
+    except ValueError as error:
+        raise ValueError(f"{error}; known to the core: {', '.join(COMMANDS)}") from error

@@ -1,0 +1,349 @@
+"""EngineCore: the one loop, for every depth. It launches steps, retires the oldest, and tells what came of it."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from octavo.common.log import logger
+from octavo.config.engine import EngineConfig
+from octavo.core.engine import commands
+from octavo.core.engine.boot import Booted, boot
+from octavo.core.engine.inbox import Aborts, Adds, Compiled, Inbox, Job
+from octavo.core.engine.watchdog import Watchdog
+from octavo.core.executor.inline import make_worker
+from octavo.core.grammar.base import Compiler
+from octavo.core.grammar.manager import Follower, Grammars
+from octavo.core.scheduler.replies import Replies
+from octavo.core.scheduler.request import Request, State
+from octavo.core.scheduler.scheduler import Scheduler
+from octavo.errors import EngineDead, RequestError
+from octavo.wire.arrays import NO_INTS
+from octavo.wire.hello import Ready
+from octavo.wire.plan import StepPlan
+from octavo.wire.ports import Ticket, WorkerPort
+from octavo.wire.reply import AbortReason, Refused, StepReply
+from octavo.wire.request import EngineRequest
+from octavo.wire.result import StepExtras, StepResult
+
+log = logger(__name__)
+
+#: Seconds between two reports of counters while steps run.
+STATS_EVERY = 0.25
+#: A step that is so many times ``step_timeout`` late will not come any more.
+GIVE_UP = 5
+
+
+class EngineCore:
+    """A ``CorePort`` in this process: ``poll`` runs a step. ``add``, ``abort`` and ``call`` may come from any thread;
+    ``poll`` from one at a time.
+
+    ``worker``: built from ``config.worker`` when it is None. ``compiler``: a grammar engine.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        worker: WorkerPort | None = None,
+        inbox: Inbox | None = None,
+        compiler: Compiler | None = None,
+    ):
+        self.config = config
+        self.inbox = inbox if inbox is not None else Inbox()
+        self.dead: str | None = None
+        self.steps = 0
+        self.faults = 0
+        self.lead = config.schedule.depth - 1
+        self._worker = worker
+        self._compiler = compiler
+        self._booted: Booted | None = None
+        self._inflight: deque[tuple[StepPlan, Ticket]] = deque()
+        self._lock = threading.RLock()
+        self._told = 0.0
+        self._busy = 0.0
+        self._closed = False
+
+    # CorePort.
+
+    def start(self) -> Ready:
+        """Load, build, be ready. A second call gives the same answer."""
+        if self._booted is None:
+            if self._worker is None:
+                self._worker = make_worker(self.config)
+            self._booted = booted = boot(self.config, self._worker)
+            self.replies = Replies()
+            ready = booted.ready
+            self.scheduler = Scheduler(
+                self.config.schedule, booted.kv, ready.max_model_len, ready.vocab, ready.limits, self.replies
+            )
+            self.grammars = Grammars(self._compiler, ready.vocab, self._compiled)
+            self.watchdog = Watchdog(self.config.schedule.step_timeout)
+        return self._booted.ready
+
+    def add(self, requests: Sequence[EngineRequest]) -> None:
+        self._check_alive()
+        self.inbox.put(Adds(requests))
+
+    def abort(self, handles: Sequence[int], reason: AbortReason = AbortReason.CLIENT, client: int = 0) -> None:
+        self.inbox.put(Aborts(client, handles, reason))
+
+    def poll(self, timeout: float | None = 0.0) -> list[StepReply]:
+        """Run a step. With nothing to run it sleeps up to ``timeout`` seconds (None: until something arrives). Raises
+        ``EngineDead`` when the core itself has failed."""
+        self._check_alive()
+        with self._lock:
+            replies = self.step()
+        if replies or self._inflight:
+            return replies
+        if timeout == 0.0 or self._runnable():
+            return replies
+        self.inbox.wait(self._patience(timeout))
+        with self._lock:
+            return self.step()
+
+    def call(self, command: str, *args: Any, timeout: float = 60.0) -> Any:
+        """Raises ``ValueError`` for an unknown command and ``TimeoutError`` when the loop does not come to it."""
+        if command == "health":  # must answer while a step hangs
+            return commands.health(self)
+        self._check_alive()
+        job = Job(command, args)
+        self.inbox.put(job)
+        if not self._lock.acquire(timeout=timeout):
+            raise TimeoutError(f"the engine did not come to {command!r} within {timeout:g} seconds")
+        try:
+            if not job.done:
+                self._take()
+        finally:
+            self._lock.release()
+        if job.error is not None:
+            raise job.error
+        return job.answer
+
+    def close(self, deadline: float = 5.0) -> None:
+        """End all requests, let what is in flight come back, close the worker."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._booted is not None:
+            until = time.monotonic() + deadline
+            if self._lock.acquire(timeout=deadline):
+                try:
+                    self.scheduler.book.abort_all(AbortReason.SHUTDOWN)
+                    while self._inflight and self.dead is None:
+                        self._inflight.popleft()[1].wait(max(0.0, until - time.monotonic()))
+                except Exception as error:
+                    log.warning("the last step did not end well: %s", error)
+                finally:
+                    self._lock.release()
+            self.grammars.close()
+            self.watchdog.close()
+        if self._worker is not None:
+            self._worker.close()
+        self.dead = self.dead or "the engine is closed"
+
+    # The loop.
+
+    @property
+    def worker(self) -> WorkerPort:
+        assert self._worker is not None
+        return self._worker
+
+    @property
+    def outstanding(self) -> int:
+        """Launched sub-steps that are not retired."""
+        return len(self._inflight)
+
+    @property
+    def stalled(self) -> str | None:
+        return self.watchdog.stalled
+
+    def step(self) -> list[StepReply]:
+        """Launch until ``depth`` sub-steps are out, then retire the oldest. Whoever has just been answered hears it
+        before anything is waited for. Never sleeps for want of work."""
+        try:
+            self._launch()
+            if not self.replies and self._inflight:
+                self._retire()
+        except BaseException as error:
+            self.dead = self.dead or f"the engine failed: {type(error).__name__}: {error}"
+            if isinstance(error, EngineDead) or not isinstance(error, Exception):
+                raise
+            log.exception("the engine failed")
+            raise EngineDead(self.dead) from error
+        finally:
+            self.watchdog.end()
+        self._report()
+        return self.replies.flush()
+
+    def _launch(self) -> None:
+        while len(self._inflight) <= self.lead and not self.replies:
+            self._take()
+            plan = self.scheduler.schedule()
+            if plan is None:
+                return
+            self.watchdog.begin(f"step {plan.step}")
+            begin = time.monotonic()
+            tickets: Sequence[Ticket]
+            try:
+                self.worker.forward(plan)
+                if plan.awaits is not None:
+                    self._retire(until=plan.awaits)
+                tickets = self.worker.sample(self._masks(plan))
+                assert len(tickets) == plan.repeat, "the worker owes one ticket a sub-step"
+            except EngineDead:
+                raise
+            except Exception as error:
+                log.exception("step %d could not be launched", plan.step)
+                tickets = [Failed(plan.step + i, error) for i in range(plan.repeat)]
+            self._inflight.extend((plan, ticket) for ticket in tickets)
+            self._busy += time.monotonic() - begin
+
+    def _retire(self, until: int | None = None) -> None:
+        """The oldest sub-step, or all up to ``until``."""
+        while self._inflight and (until is None or self._inflight[0][1].step <= until):
+            plan, ticket = self._inflight.popleft()
+            self.watchdog.begin(f"step {ticket.step}")
+            begin = time.monotonic()
+            result, extras = self._result(plan, ticket)
+            self.scheduler.update(plan, result, extras)
+            self.steps += 1
+            self._busy += time.monotonic() - begin
+            if until is None:
+                return
+
+    def _result(self, plan: StepPlan, ticket: Ticket) -> tuple[StepResult, StepExtras | None]:
+        """What came of a step; whatever goes wrong with it becomes its fault."""
+        timeout = self.config.schedule.step_timeout
+        late = 0
+        while True:
+            try:
+                result = ticket.wait(timeout)
+                fault = result.fault
+                if fault is None:
+                    return result, ticket.extras() if self.scheduler.wants_extras(plan) else None
+                break
+            except TimeoutError:
+                late += 1
+                if late == GIVE_UP:
+                    raise EngineDead(f"step {ticket.step} did not end within {GIVE_UP * timeout:.0f} seconds") from None
+            except EngineDead:
+                raise
+            except Exception as error:
+                log.exception("step %d failed", ticket.step)
+                fault = f"{type(error).__name__}: {error}"
+                break
+        self.faults += 1
+        log.error("step %d failed with %d requests in it: %s", ticket.step, len(plan.rows), fault)
+        return failed(ticket.step, fault), None
+
+    # What arrives.
+
+    def _take(self) -> None:
+        for event in self.inbox.drain():
+            if isinstance(event, Adds):
+                for wire in event.requests:
+                    self._add(wire)
+            elif isinstance(event, Aborts):
+                if event.handles is None:
+                    self.scheduler.book.abort_all(event.reason, event.client)
+                else:
+                    self.scheduler.abort(event.client, event.handles, event.reason)
+            elif isinstance(event, Compiled):
+                self._add_compiled(event.request, event.outcome)
+            else:
+                self._run(event)
+
+    def _add(self, wire: EngineRequest) -> None:
+        if wire.grammar is not None and self._compiler is None:
+            answer = Refused(wire.handle, 501, "this engine has no structured output", "response_format")
+            self.replies.answer(wire.client, answer)
+            return
+        request = self.scheduler.add(wire)
+        if request is None:
+            return
+        if wire.grammar is None:
+            self.scheduler.queue(request)
+        else:
+            self.grammars.start(request, wire.grammar)
+
+    def _compiled(self, request: Request, outcome: Follower | RequestError) -> None:
+        self.inbox.put(Compiled(request, outcome))
+
+    def _add_compiled(self, request: Request, outcome: Follower | RequestError) -> None:
+        if request.state is State.DONE:  # aborted meanwhile
+            return
+        if isinstance(outcome, RequestError):
+            self.scheduler.refuse(request, outcome)
+        else:
+            request.grammar = outcome
+            self.scheduler.queue(request)
+
+    def _run(self, job: Job) -> None:
+        try:
+            job.answer = commands.run(self, job.command, job.args)
+        except Exception as error:
+            job.error = error
+        job.done = True
+        if job.tell is not None:
+            job.tell(job)
+
+    def _masks(self, plan: StepPlan) -> Any:
+        if not len(plan.masked):
+            return None
+        followers = []
+        for index in plan.masked.tolist():
+            request = self.scheduler.book.at[plan.rows[index]]
+            known = request is not None and request.epoch == plan.epochs[index]
+            followers.append(request.grammar if known and request is not None else None)
+        return self.grammars.masks(plan, followers)
+
+    # Odds and ends.
+
+    def _runnable(self) -> bool:
+        """Whether the next step would find something to launch: only then is there no reason to sleep."""
+        book = self.scheduler.book
+        return bool(book.freed) or (bool(book.running or book.queue) and not self.scheduler.paused)
+
+    def _patience(self, timeout: float | None) -> float | None:
+        """How long to sleep: not past anybody's deadline."""
+        deadline = self.scheduler.book.next_deadline()
+        if deadline is None:
+            return timeout
+        left = max(0.0, deadline - time.monotonic())
+        return left if timeout is None else min(left, timeout)
+
+    def _report(self) -> None:
+        """Counters, a few times a second, and whenever the last request ends."""
+        if self.replies:
+            now = time.monotonic()
+            if now - self._told >= STATS_EVERY or not self.scheduler.unfinished:
+                self._told = now
+                self.replies.stats(self.scheduler.book.take_stats(self._busy))
+                self._busy = 0.0
+
+    def _check_alive(self) -> None:
+        if self.dead is not None:
+            raise EngineDead(self.dead)
+
+
+class Failed:
+    """The ticket of a step that raised while it was launched."""
+
+    def __init__(self, step: int, error: Exception):
+        self.step = step
+        self._fault = f"{type(error).__name__}: {error}"
+
+    def ready(self) -> bool:
+        return True
+
+    def wait(self, timeout: float | None = None) -> StepResult:
+        return failed(self.step, self._fault)
+
+    def extras(self) -> StepExtras:
+        return StepExtras()
+
+
+def failed(step: int, fault: str) -> StepResult:
+    """The result of a step that gave nothing."""
+    return StepResult(step, NO_INTS, NO_INTS, fault)

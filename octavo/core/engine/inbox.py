@@ -1,0 +1,78 @@
+"""Inbox: everything that reaches the loop from outside, in one order, with one place to sleep."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from octavo.core.grammar.manager import Follower
+from octavo.core.scheduler.request import Request
+from octavo.errors import RequestError
+from octavo.wire.reply import AbortReason
+from octavo.wire.request import EngineRequest
+
+
+@dataclass(slots=True)
+class Adds:
+    requests: Sequence[EngineRequest]
+
+
+@dataclass(slots=True)
+class Aborts:
+    """``handles`` None: all of the client's."""
+
+    client: int
+    handles: Sequence[int] | None
+    reason: AbortReason
+
+
+@dataclass(slots=True)
+class Compiled:
+    """A grammar is ready, or is wrong."""
+
+    request: Request
+    outcome: Follower | RequestError
+
+
+@dataclass(slots=True)
+class Job:
+    """A command and where its answer goes."""
+
+    command: str
+    args: tuple
+    done: bool = False
+    answer: Any = None
+    error: BaseException | None = None
+    tell: Callable[["Job"], None] | None = field(default=None, repr=False)
+
+
+Event: TypeAlias = Adds | Aborts | Compiled | Job
+
+
+class Inbox:
+    """May be filled from any thread; drained by the loop."""
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque()
+        self._arrived = threading.Condition()
+
+    def put(self, event: Event) -> None:
+        with self._arrived:
+            self._events.append(event)
+            self._arrived.notify()
+
+    def drain(self) -> list[Event]:
+        """All events so far, oldest first. Never blocks."""
+        if not self._events:
+            return []
+        with self._arrived:
+            events = list(self._events)
+            self._events.clear()
+        return events
+
+    def wait(self, timeout: float | None) -> None:
+        """Sleep until there is an event, at most ``timeout`` seconds (None: without end)."""
+        with self._arrived:
+            if not self._events:
+                self._arrived.wait(timeout)

@@ -1,0 +1,1 @@
+"""How the core reaches its workers."""

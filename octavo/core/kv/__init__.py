@@ -1,0 +1,1 @@
+"""The page ledger: who owns which page, what a page holds, what may be thrown away."""

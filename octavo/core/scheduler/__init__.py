@@ -1,0 +1,1 @@
+"""Who runs next: plans out of requests, tokens out of results."""

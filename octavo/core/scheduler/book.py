@@ -1,0 +1,266 @@
+"""Book: every live request, its row and its pages, and the moves between states. Passes over it are elsewhere."""
+
+import heapq
+from collections.abc import Iterable
+
+import numpy as np
+
+from octavo.config.engine import ScheduleSection
+from octavo.core.kv.manager import KVManager
+from octavo.core.scheduler.columns import GRAMMAR, LOGPROBS, MANY_STOPS, PROMPT_LOGPROBS, STOPS, Columns
+from octavo.core.scheduler.queue import WaitQueue
+from octavo.core.scheduler.replies import Replies
+from octavo.core.scheduler.request import Request, State
+from octavo.core.scheduler.rows import Rows
+from octavo.wire.arrays import Ints, ints
+from octavo.wire.plan import NewRow
+from octavo.wire.reply import AbortReason, FinishReason, RequestDelta
+from octavo.wire.request import EngineRequest
+from octavo.wire.stats import StepStats
+
+
+class Book:
+    """``running`` holds requests with a row, in the order in which they got it; ``order`` is their rows as a column.
+
+    ``freed``, ``killed``, ``new`` and ``diffs`` are what the next plan has to tell the device.
+    """
+
+    def __init__(self, schedule: ScheduleSection, kv: KVManager, max_model_len: int, replies: Replies):
+        self.schedule = schedule
+        self.kv = kv
+        self.columns = Columns(schedule.rows, max_model_len)
+        self.rows = Rows(schedule.rows, self.columns.uses)
+        self.queue = WaitQueue()
+        self.replies = replies
+        self.live: dict[tuple[int, int], Request] = {}
+        self.running: list[Request] = []
+        self.prefilling: list[Request] = []
+        self.at: list[Request | None] = [None] * schedule.rows
+        self.counters = StepStats()
+        self.freed: list[int] = []
+        self.killed: list[int] = []
+        self.new: list[Request] = []
+        self.diffs: list[tuple[Request, int, int, list[int]]] = []
+        #: A row takes at least one token a step, so that more rows than the budget has tokens could starve.
+        self.most_running = min(schedule.max_num_seqs, schedule.max_num_batched_tokens)
+        self._order: Ints | None = None
+        self._arrivals = 0
+        self._deadlines: list[tuple[float, int, Request]] = []
+
+    @property
+    def order(self) -> Ints:
+        if self._order is None:
+            self._order = ints([request.row for request in self.running])
+        return self._order
+
+    # Requests come and go.
+
+    def add(self, wire: EngineRequest) -> Request:
+        """A request that was checked; it is live but not queued yet."""
+        self._arrivals += 1
+        rank = (wire.priority, wire.arrival) if self.schedule.policy == "priority" else (0, 0.0)
+        request = Request(wire, (*rank, self._arrivals), self.kv.root(wire.adapter, wire.salt), self.kv.new_tables())
+        if len(wire.stops) > STOPS:
+            request.many_stops = frozenset(wire.stops)
+        self.live[request.key] = request
+        if wire.deadline is not None:
+            heapq.heappush(self._deadlines, (wire.deadline, self._arrivals, request))
+        return request
+
+    def abort(self, client: int, handles: Iterable[int], reason: AbortReason) -> None:
+        for handle in handles:
+            request = self.live.get((client, handle))
+            if request is not None:
+                self._abort(request, reason)
+
+    def abort_all(self, reason: AbortReason, client: int | None = None) -> None:
+        for request in list(self.live.values()):
+            if client is None or request.wire.client == client:
+                self._abort(request, reason)
+
+    def _abort(self, request: Request, reason: AbortReason) -> None:
+        if reason is not AbortReason.STOP_STRING:
+            self.counters.aborted += 1
+        error = "the deadline of the request has passed" if reason is AbortReason.DEADLINE else None
+        self.finish(request, FinishReason.ABORT, error=error)
+
+    def next_deadline(self) -> float | None:
+        """When somebody's time is up, on the monotonic clock."""
+        while self._deadlines and self._deadlines[0][2].state is State.DONE:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def expire(self, now: float) -> None:
+        """End everybody whose deadline has passed."""
+        while (deadline := self.next_deadline()) is not None and deadline <= now:
+            self._abort(heapq.heappop(self._deadlines)[2], AbortReason.DEADLINE)
+
+    def fail(self, request: Request, error: str) -> None:
+        self.counters.failed += 1
+        self.finish(request, FinishReason.ERROR, error=error)
+
+    def forget(self, request: Request) -> None:
+        """A request that never was queued goes without a word."""
+        assert request.state is State.BLOCKED
+        request.state = State.DONE
+        del self.live[request.key]
+
+    def finish(self, request: Request, reason: FinishReason, stop: int | None = None, error: str | None = None) -> None:
+        """The one way out: tell what was not told, give back row and pages."""
+        waited = request.state is State.WAITING
+        if request.state is State.RUNNING:
+            self._tell_rest(request, self.columns.tokens[request.row], int(self.columns.length[request.row]))
+            self._leave_row(request)
+        else:
+            self._tell_rest(request, request.tokens, len(request.tokens))
+        request.state = State.DONE
+        if waited:
+            self.queue.forget(request)
+        del self.live[request.key]
+        request.grammar = None
+        delta = RequestDelta(request.wire.handle, reason, stop, error, logprobs=request.take_logprobs())
+        self.replies.delta(request.wire.client, delta)
+
+    def _tell_rest(self, request: Request, tokens: Ints, length: int) -> None:
+        told = int(self.columns.told[request.row]) if request.row >= 0 else request.told
+        if length > told:
+            rest = tokens[told:length].copy()
+            wire = request.wire
+            self.replies.tokens(ints([wire.client]), ints([wire.handle]), ints([len(rest)]), rest)
+            request.told = length
+
+    # Rows come and go.
+
+    def enter_row(self, request: Request, computed: int) -> int:
+        """Lend a row to a request whose first ``computed`` tokens the cache has."""
+        c, wire = self.columns, request.wire
+        row = self.rows.take()
+        length = len(request.tokens)
+        c.tokens[row, :length] = request.tokens
+        c.length[row], c.pending[row], c.computed[row], c.done[row] = length, 0, computed, computed
+        c.capacity[row] = len(request.tables[0]) * self.kv.page
+        c.published[row] = computed // self.kv.page
+        c.told[row], c.limit[row], c.min_length[row] = request.told, wire.limit, wire.min_length
+        c.every[row], c.client[row], c.handle[row] = wire.every, wire.client, wire.handle
+        c.epoch[row], c.prefill[row], c.last[row] = request.epoch, True, -1
+        c.stops[row] = -1
+        c.stops[row, : min(STOPS, len(wire.stops))] = wire.stops[:STOPS]
+        c.flags[row] = (
+            (LOGPROBS if wire.sampling.logprobs is not None or wire.sampling.logprob_ids else 0)
+            | (PROMPT_LOGPROBS if wire.sampling.prompt_logprobs is not None else 0)
+            | (MANY_STOPS if request.many_stops else 0)
+            | (GRAMMAR if request.grammar is not None else 0)
+        )
+        request.row, request.state = row, State.RUNNING
+        self.at[row] = request
+        self.running.append(request)
+        self.prefilling.append(request)
+        self.new.append(request)
+        self._order = None
+        return row
+
+    def _leave_row(self, request: Request) -> None:
+        c, row = self.columns, request.row
+        request.told = int(c.told[row])
+        if c.uses[row]:
+            self.killed.append(row)
+        self.freed.append(row)
+        c.epoch[row] = -1
+        c.pending[row] = 0
+        self.at[row] = None
+        self.rows.give(row)
+        request.row = -1
+        self.running.remove(request)
+        if c.prefill[row]:
+            self.prefilling.remove(request)
+            c.prefill[row] = False
+        self._order = None
+        self.kv.release(request.tables)
+
+    def preempt(self, request: Request) -> None:
+        """Finish and add again: what was published stays in the prefix cache, what is still in flight is dropped by its
+        epoch and drawn again, the same, since draws are keyed by position."""
+        c, row = self.columns, request.row
+        request.tokens = c.tokens[row, : c.length[row]].copy()
+        self._leave_row(request)
+        request.epoch += 1
+        request.preempted += 1
+        self.counters.preemptions += 1
+        self.queue.push(request)
+        self.replies.delta(request.wire.client, RequestDelta(request.wire.handle, preempted=request.preempted))
+
+    def make_room(self, request: Request, count: int) -> bool:
+        """See that ``count`` pages are free, preempting from the worst rank on. False: ``request`` itself had to go."""
+        while self.kv.pool.free < count:
+            victim = max(self.running, key=lambda other: other.rank)
+            if victim is request and len(self.running) == 1:
+                self.fail(request, "the KV cache is too small for this request")
+                return False
+            self.preempt(victim)
+            if victim is request:
+                return False
+        return True
+
+    def grow(self, request: Request, count: int) -> None:
+        """``count`` more pages in every group; they are free."""
+        start = len(request.tables[0])
+        for group, pages in enumerate(self.kv.grow(request.tables, count)):
+            self.diffs.append((request, group, start, pages))
+        self.columns.capacity[request.row] = (start + count) * self.kv.page
+
+    def new_row(self, request: Request) -> NewRow:
+        wire, c, row = request.wire, self.columns, request.row
+        length = int(c.length[row])
+        history = c.tokens[row, :length].tobytes() if wire.sampling.needs_history else b""
+        return NewRow(
+            row,
+            request.epoch,
+            request.prompt,
+            length,
+            wire.limit,
+            wire.min_length,
+            wire.stops,
+            wire.sampling,
+            history,
+            wire.adapter,
+        )
+
+    # Results.
+
+    def publish(self, request: Request) -> None:
+        """Pages all of whose tokens are computed in retired steps: findable from now on; what left a window goes."""
+        c, row = self.columns, request.row
+        done = int(c.done[row])
+        full = done // self.kv.page
+        if self.kv.caching:
+            if len(request.hashes) < full:
+                known = c.tokens[row, : c.length[row]]
+                self.kv.extend_hashes(request.hashes, request.root, known, request.wire.media)
+            self.kv.publish(request.tables, request.hashes, int(c.published[row]), full)
+        c.published[row] = full
+        self.kv.leave(request.tables, done)
+
+    def take_stats(self, seconds: float) -> StepStats:
+        """Counters since the last call, and gauges."""
+        stats, self.counters = self.counters, StepStats()
+        stats.running = len(self.running)
+        stats.waiting = len(self.live) - len(self.running)
+        stats.kv_usage = self.kv.pool.usage
+        stats.step_seconds = seconds
+        return stats
+
+    def check(self) -> None:
+        """Assert that rows, pages and requests agree (for tests; slow)."""
+        self.kv.pool.check(table for request in self.live.values() for table in request.tables)
+        c = self.columns
+        assert sorted(request.row for request in self.running) == sorted(np.flatnonzero(c.epoch >= 0).tolist())
+        for request in self.live.values():
+            if request.state is State.RUNNING:
+                row = request.row
+                assert self.at[row] is request and c.epoch[row] == request.epoch
+                assert 0 <= c.done[row] <= c.computed[row] <= c.length[row] + c.pending[row] <= c.limit[row]
+                assert c.computed[row] <= c.capacity[row] == len(request.tables[0]) * self.kv.page
+            else:
+                assert request.row < 0 and not any(request.tables)
+        assert sorted(r.row for r in self.prefilling) == sorted(np.flatnonzero(c.prefill).tolist())
+        assert len(self.queue) == sum(request.state is State.WAITING for request in self.live.values())

@@ -1,0 +1,278 @@
+"""From the book to a plan: decodes as columns first, then pieces of prompts, then whoever waits."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from octavo.common.math import cdiv
+from octavo.core.scheduler.book import Book
+from octavo.core.scheduler.columns import GRAMMAR, MANY_STOPS
+from octavo.core.scheduler.request import Request
+from octavo.wire.arrays import Ints, ints
+from octavo.wire.plan import Kind, PageDiff, StepPlan
+from octavo.wire.reply import RequestDelta
+
+#: A decoding row that needs a page gets pages for so many tokens while the pool is less than ``ROOMY`` full.
+AHEAD = 64
+ROOMY = 0.9
+
+
+@dataclass(slots=True)
+class Piece:
+    """A piece of known tokens that one row computes in this step."""
+
+    request: Request
+    take: int
+
+
+class Planner:
+    """Makes plans out of a book. ``step`` numbers sub-steps, over all plans."""
+
+    def __init__(self, book: Book):
+        self.book = book
+        self.step = 0
+
+    def plan(self, now: float, idle: bool = False) -> StepPlan | None:
+        """The next plan, or None when there is nothing to tell the device; None changes nothing. ``idle``: only tell
+        what was freed, run nobody."""
+        book = self.book
+        if idle:
+            return self._build(book.order[:0], []) if book.freed else None
+        before = book.counters.preemptions
+        decodes = self._decodes()
+        left = book.schedule.max_num_batched_tokens - len(decodes)
+        pieces, left = self._pieces(left)
+        if book.counters.preemptions == before:
+            pieces += self._admit(left, now)
+        else:
+            decodes = decodes[book.columns.epoch[decodes] >= 0]
+            pieces = [piece for piece in pieces if piece.request.row >= 0]
+        if not (len(decodes) or pieces or book.freed):
+            assert not (book.new or book.diffs or book.killed)
+            return None
+        return self._build(decodes, pieces)
+
+    # The three passes.
+
+    def _decodes(self) -> Ints:
+        """Rows that continue from their own last token, with pages for it. A row whose last token is surely in flight
+        is left out."""
+        book, c = self.book, self.book.columns
+        rows = book.order
+        if not len(rows):
+            return rows
+        rows = rows[~c.prefill[rows] & (c.length[rows] + c.pending[rows] < c.limit[rows])]
+        short = rows[c.computed[rows] >= c.capacity[rows]]
+        for row in short.tolist():
+            if (request := book.at[row]) is not None:
+                self._one_more(request)
+        return rows[c.epoch[rows] >= 0] if len(short) else rows
+
+    def _one_more(self, request: Request) -> None:
+        """Room for the next token of a decoding row, and for some after it where that costs nobody anything."""
+        book, kv = self.book, self.book.kv
+        computed = int(book.columns.computed[request.row])
+        count = 1
+        if kv.pool.usage < ROOMY:
+            most = cdiv(request.wire.limit, kv.page) - len(request.tables[0])
+            count = max(1, min(AHEAD // kv.page, most))
+            if kv.pool.free < count * kv.groups:
+                count = 1
+        assert kv.missing(request.tables, computed + 1) == kv.groups
+        if book.make_room(request, count * kv.groups):
+            book.grow(request, count)
+
+    def _share(self, want: int, left: int, others: bool) -> int:
+        """Tokens of one prompt in this step: its threshold, and never all there is while somebody else waits too."""
+        most = self.book.schedule.long_prefill_token_threshold
+        if most:
+            want = min(want, most)
+        elif others:
+            want = min(want, max(1, left * 3 // 4))
+        return min(want, left)
+
+    def _pieces(self, left: int) -> tuple[list[Piece], int]:
+        """The next pieces of prompts that have a row, in the order in which they got it."""
+        book, c = self.book, self.book.columns
+        pieces: list[Piece] = []
+        others = len(book.prefilling) + len(book.queue) > 1
+        for request in book.prefilling.copy():
+            if left <= 0:
+                break
+            if request.row < 0:
+                continue
+            row = request.row
+            take = self._share(int(c.length[row] - c.computed[row]), left, others)
+            missing = book.kv.missing(request.tables, int(c.computed[row]) + take)
+            if missing:
+                if not book.make_room(request, missing):
+                    continue
+                book.grow(request, missing // book.kv.groups)
+            pieces.append(Piece(request, take))
+            left -= take
+        return pieces, left
+
+    def _admit(self, left: int, now: float) -> list[Piece]:
+        """Rows for those who wait, best rank first, until rows, tokens or pages end. Nobody overtakes the head."""
+        book, kv = self.book, self.book.kv
+        pieces: list[Piece] = []
+        promised: int | None = None
+        while left > 0 and book.rows.available and len(book.running) < book.most_running:
+            request = book.queue.head()
+            if request is None:
+                break
+            length = len(request.tokens)
+            hashes = self._hashes(request)
+            match = kv.match(hashes, (length - 1) // kv.page)
+            cached = match.pages * kv.page
+            idle = kv.idle_pages(match)
+            need = kv.need(length) - kv.held(match.tables)
+            if promised is None:
+                promised = self._promised()
+            # Those who run will want a page each before long; without that margin the newcomer would be preempted.
+            margin = len(book.running) * kv.groups
+            take = self._share(length - cached, left, len(book.queue) > 1)
+            first = kv.missing(match.tables, cached + take)
+            if kv.pool.free - idle < max(need + promised + margin if book.running else need, first):
+                break
+            book.queue.pop()
+            kv.claim(request.tables, match)
+            row = book.enter_row(request, cached)
+            for group, table in enumerate(request.tables):
+                if table:
+                    book.diffs.append((request, group, 0, table.copy()))
+            if first:
+                book.grow(request, first // kv.groups)
+            promised += max(0, kv.need(length) - kv.held(request.tables))
+            pieces.append(Piece(request, take))
+            left -= take
+            self._tell_admission(request, row, cached, now)
+        return pieces
+
+    def _hashes(self, request: Request) -> list[bytes]:
+        """The chain of all full pages of a waiting request; none if it must not read the cache."""
+        kv, wire = self.book.kv, request.wire
+        if not kv.caching or not request.reads_cache:
+            return []
+        if not request.hashes and len(request.tokens) == request.prompt:
+            request.hashes = kv.prompt_hashes(request.root, wire.tokens, wire.media)
+        else:
+            kv.extend_hashes(request.hashes, request.root, request.tokens, wire.media)
+        return request.hashes
+
+    def _promised(self) -> int:
+        """Pages that prompts under way still need."""
+        kv = self.book.kv
+        return sum(
+            max(0, kv.need(int(self.book.columns.length[request.row])) - kv.held(request.tables))
+            for request in self.book.prefilling
+        )
+
+    def _tell_admission(self, request: Request, row: int, cached: int, now: float) -> None:
+        if request.scheduled:
+            return
+        request.scheduled = True
+        counters = self.book.counters
+        if self.book.kv.caching:
+            counters.prefix_queries += request.prompt
+            counters.prefix_hits += cached
+        delta = RequestDelta(request.wire.handle, cached=cached, scheduled=now)
+        self.book.replies.delta(request.wire.client, delta)
+
+    # The plan.
+
+    def _build(self, decodes: Ints, pieces: list[Piece]) -> StepPlan:
+        book, c = self.book, self.book.columns
+        count = len(decodes)
+        repeat = self._repeat(decodes) if count and not pieces else 1
+        if pieces:
+            rows = np.concatenate([decodes, ints([piece.request.row for piece in pieces])])
+            takes = np.ones(len(rows), np.int32)
+            takes[count:] = [piece.take for piece in pieces]
+            known = takes.copy()
+            known[:count] = 0
+            computed = c.computed[rows]
+            samples = np.ones(len(rows), np.bool_)
+            reaches = computed[count:] + takes[count:] == c.length[rows[count:]]
+            samples[count:] = reaches & (c.length[rows[count:]] < c.limit[rows[count:]])
+            chunk = np.concatenate(
+                [
+                    c.tokens[row, start : start + take]
+                    for row, start, take in zip(
+                        rows[count:].tolist(), computed[count:].tolist(), takes[count:].tolist(), strict=True
+                    )
+                ]
+            )
+            ended = rows[count:][reaches]
+            if len(ended):
+                c.prefill[ended] = False
+                book.prefilling = [request for request in book.prefilling if c.prefill[request.row]]
+            book.counters.prompt_tokens += int(known.sum())
+            kind = Kind.MIXED
+        else:
+            rows, computed = decodes, c.computed[decodes]
+            takes, known = np.ones(count, np.int32), np.zeros(count, np.int32)
+            samples, chunk = np.ones(count, np.bool_), ints([])
+            kind = Kind.DECODE if count else Kind.NONE
+        masked = ints(np.flatnonzero(samples & (c.flags[rows] & GRAMMAR > 0)))
+        awaits = int(c.last[rows[masked]].max()) if len(masked) else -1
+        plan = StepPlan(
+            self.step,
+            kind,
+            rows,
+            c.epoch[rows],
+            computed,
+            takes,
+            known,
+            samples,
+            np.zeros(len(rows), np.int32),
+            chunk,
+            [book.new_row(request) for request in book.new if request.row >= 0],
+            self._page_diff(),
+            ints(book.freed),
+            ints(book.killed),
+            masked=masked,
+            repeat=repeat,
+            awaits=awaits if awaits >= 0 else None,
+        )
+        self.step += repeat
+        sampled = rows if samples.all() else rows[samples]
+        if repeat == 1:
+            c.computed[rows] += takes
+            c.pending[sampled] += 1
+        else:
+            more = np.minimum(repeat, c.limit[rows] - c.length[rows] - c.pending[rows])
+            c.computed[rows] += more
+            c.pending[rows] += more
+        c.uses[rows] += repeat
+        c.last[sampled] = self.step - 1
+        book.new, book.diffs, book.freed, book.killed = [], [], [], []
+        return plan
+
+    def _page_diff(self) -> PageDiff:
+        # Who was preempted after it was given pages in this very step has no row any more.
+        diffs = [diff for diff in self.book.diffs if diff[0].row >= 0]
+        if not diffs:
+            return PageDiff()
+        return PageDiff(
+            ints([group for _, group, _, _ in diffs]),
+            ints([request.row for request, _, _, _ in diffs]),
+            ints([start for _, _, start, _ in diffs]),
+            ints([len(pages) for _, _, _, pages in diffs]),
+            ints([page for _, _, _, pages in diffs for page in pages]),
+        )
+
+    def _repeat(self, rows: Ints) -> int:
+        """How many decode steps one plan may launch back to back: one as soon as anybody waits or any row needs the
+        host between two tokens, and never past the pages at hand."""
+        book, c = self.book, self.book.columns
+        most = book.schedule.burst
+        if most <= 1 or len(book.queue) or len(rows) != len(book.running):
+            return 1
+        if (c.flags[rows] & (GRAMMAR | MANY_STOPS)).any():
+            return 1
+        end = np.minimum(c.capacity[rows], c.limit[rows] - 1)
+        room = end - c.computed[rows]
+        # A row at its limit is dead on the device for the rest of the burst; a row short of pages bounds it.
+        bounded = np.where(c.capacity[rows] < c.limit[rows] - 1, room, most)
+        return max(1, min(most, int(bounded.min()), int(room.max())))

@@ -1,0 +1,78 @@
+"""Request: one answer being made, from its arrival to its last token."""
+
+import enum
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from octavo.core.kv.manager import Tables
+from octavo.wire.arrays import Ints, unpack_tokens
+from octavo.wire.request import EngineRequest
+from octavo.wire.result import LogprobArrays
+
+
+class State(enum.Enum):
+    """BLOCKED: waits for something outside the loop, such as a grammar. WAITING: for a row. RUNNING: has one."""
+
+    BLOCKED = 0
+    WAITING = 1
+    RUNNING = 2
+    DONE = 3
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """``tokens`` and ``told`` are true while the request has no row; with a row the columns are.
+
+    ``rank``: smaller goes first and is preempted last. ``scored``: prompt log-probabilities delivered so far.
+    """
+
+    wire: EngineRequest
+    rank: tuple[int, float, int]
+    root: bytes
+    tables: Tables
+    tokens: Ints = field(init=False)
+    prompt: int = field(init=False)
+    state: State = State.BLOCKED
+    row: int = -1
+    epoch: int = 0
+    told: int = 0
+    hashes: list[bytes] = field(default_factory=list)
+    logprobs: list[LogprobArrays] = field(default_factory=list)
+    scored: int = 0
+    preempted: int = 0
+    scheduled: bool = False
+    grammar: object | None = None
+    many_stops: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.tokens = unpack_tokens(self.wire.tokens)
+        self.prompt = self.told = len(self.tokens)
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.wire.client, self.wire.handle
+
+    @property
+    def reads_cache(self) -> bool:
+        """Prompt log-probabilities need every position computed, so they never read the cache."""
+        return self.wire.read_cache and self.wire.sampling.prompt_logprobs is None
+
+    def take_logprobs(self) -> LogprobArrays | None:
+        """The log-probabilities gathered since the last call, as one block."""
+        if not self.logprobs:
+            return None
+        pieces, self.logprobs = self.logprobs, []
+        if len(pieces) == 1:
+            return pieces[0]
+        width = max(piece.ids.shape[1] for piece in pieces)
+
+        def wide(array: np.ndarray, fill: float) -> np.ndarray:
+            missing = width - array.shape[1]
+            return np.pad(array, ((0, 0), (0, missing)), constant_values=fill) if missing else array
+
+        return LogprobArrays(
+            np.concatenate([wide(piece.ids, -1) for piece in pieces]),
+            np.concatenate([wide(piece.values, -np.inf) for piece in pieces]),
+            np.concatenate([piece.ranks for piece in pieces]),
+        )

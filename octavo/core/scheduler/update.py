@@ -1,0 +1,163 @@
+"""From a step's result to the book: new tokens, stops, pages that are full, and what clients hear."""
+
+import numpy as np
+
+from octavo.core.scheduler.book import Book
+from octavo.core.scheduler.columns import LOGPROBS, MANY_STOPS
+from octavo.core.scheduler.request import Request
+from octavo.wire.arrays import Bools, Ints
+from octavo.wire.plan import StepPlan
+from octavo.wire.reply import FinishReason, RequestDelta
+from octavo.wire.result import LogprobArrays, PromptLogprobs, StepExtras, StepResult
+
+
+class Updater:
+    """Applies results to a book, in the order of the steps."""
+
+    def __init__(self, book: Book):
+        self.book = book
+
+    def update(self, plan: StepPlan, result: StepResult, extras: StepExtras | None) -> None:
+        """One retired sub-step of ``plan``. Answers for a request that is gone, or was preempted, are dropped."""
+        book, c = self.book, self.book.columns
+        rows = plan.rows
+        c.uses[rows] -= 1
+        book.rows.wake()
+        book.counters.steps += 1
+        if result.fault is not None:
+            self._fail(plan, range(len(rows)), f"the step failed: {result.fault}")
+            return
+        if result.row_faults:
+            for index, text in result.row_faults.items():
+                self._fail(plan, [index], text)
+        alive = c.epoch[rows] == plan.epochs
+        if extras is not None and extras.prompt:
+            for piece in extras.prompt:
+                self._prompt_logprobs(piece)
+        self._computed(plan, alive)
+        sampled = alive & plan.samples
+        got = sampled & (result.counts > 0)
+        silent = sampled & ~got & (c.pending[rows] > 0)
+        if silent.any():
+            self._fail(plan, np.flatnonzero(silent).tolist(), "the device gave no token for this request")
+        if extras is not None and extras.logprobs is not None and extras.rows is not None:
+            self._logprobs(plan, got, extras.rows, extras.logprobs)
+        if got.any():
+            if got.all():
+                self._tokens(rows, result.tokens[:, 0])
+            else:
+                self._tokens(rows[got], result.tokens[got, 0])
+        if not plan.samples.all():
+            self._scored(rows[alive & ~plan.samples])
+
+    def _fail(self, plan: StepPlan, indexes, text: str) -> None:
+        c, book = self.book.columns, self.book
+        for index in indexes:
+            row = int(plan.rows[index])
+            request = book.at[row]
+            if request is not None and c.epoch[row] == plan.epochs[index]:
+                book.fail(request, text)
+
+    def _computed(self, plan: StepPlan, alive: Bools) -> None:
+        """Positions that are certain now; a page that became full is published, a window moves on."""
+        book, c = self.book, self.book.columns
+        rows, takes = (plan.rows, plan.takes) if alive.all() else (plan.rows[alive], plan.takes[alive])
+        # Within a burst a row that reached its limit computes nothing more.
+        done = np.minimum(c.done[rows] + takes, c.computed[rows])
+        c.done[rows] = done
+        # The token that a full page ends with may be this very step's predecessor: always known by now.
+        for row in rows[done // book.kv.page > c.published[rows]].tolist():
+            request = book.at[row]
+            assert request is not None
+            book.publish(request)
+
+    def _tokens(self, rows: Ints, tokens: Ints) -> None:
+        """One more token for each of ``rows``: stops, deliveries."""
+        book, c = self.book, self.book.columns
+        length = c.length[rows]
+        c.tokens[rows, length] = tokens
+        length += 1
+        c.length[rows] = length
+        c.pending[rows] -= 1
+        book.counters.generation_tokens += len(rows)
+        stopped = (c.stops[rows] == np.asarray(tokens)[:, None]).any(axis=1)
+        many = c.flags[rows] & MANY_STOPS > 0
+        if many.any():
+            for index in np.flatnonzero(many).tolist():
+                request = book.at[rows[index]]
+                assert request is not None
+                stopped[index] = int(tokens[index]) in request.many_stops
+        stopped &= length >= c.min_length[rows]
+        ended = stopped | (length >= c.limit[rows])
+        self._tell(rows, length, ended)
+        if ended.any():
+            for index in np.flatnonzero(ended).tolist():
+                request = book.at[rows[index]]
+                assert request is not None
+                self._end(request, int(tokens[index]), bool(stopped[index]))
+
+    def _end(self, request: Request, token: int, stopped: bool) -> None:
+        if not stopped:
+            self.book.finish(request, FinishReason.LENGTH)
+            return
+        wire = request.wire
+        self.book.finish(request, FinishReason.STOP, None if token in wire.stops[: wire.eos] else token)
+
+    def _tell(self, rows: Ints, length: Ints, ended: Bools) -> None:
+        """Tokens for clients: of rows that end, and of those whose ``every`` has come round."""
+        book, c = self.book, self.book.columns
+        every = c.every[rows]
+        due = ended | ((every > 0) & (length - c.told[rows] >= every))
+        if not due.any():
+            return
+        rows, length = (rows, length) if due.all() else (rows[due], length[due])
+        told = c.told[rows]
+        counts = length - told
+        if counts.max() == 1:
+            tokens = c.tokens[rows, told]
+        else:
+            spans = zip(rows.tolist(), told.tolist(), length.tolist(), strict=True)
+            tokens = np.concatenate([c.tokens[row, start:stop] for row, start, stop in spans])
+        c.told[rows] = length
+        book.replies.tokens(c.client[rows], c.handle[rows], counts, tokens)
+        for row in rows[c.flags[rows] & LOGPROBS > 0].tolist():
+            request = book.at[row]
+            assert request is not None
+            if (logprobs := request.take_logprobs()) is not None:
+                book.replies.delta(request.wire.client, RequestDelta(request.wire.handle, logprobs=logprobs))
+
+    def _logprobs(self, plan: StepPlan, got: Bools, indexes: Ints, arrays: LogprobArrays) -> None:
+        """Hand each row its own line of the step's block."""
+        for line, index in enumerate(indexes.tolist()):
+            request = self.book.at[plan.rows[index]]
+            if got[index] and request is not None:
+                part = slice(line, line + 1)
+                request.logprobs.append(LogprobArrays(arrays.ids[part], arrays.values[part], arrays.ranks[part]))
+
+    def _prompt_logprobs(self, piece: PromptLogprobs) -> None:
+        """A piece of prompt log-probabilities, unless it was heard before a preemption."""
+        book = self.book
+        request = book.at[piece.row]
+        if request is None or request.epoch != piece.epoch:
+            return
+        # The first entry of all speaks of token 1: nothing comes before token 0.
+        skip = request.scored + 1 - piece.start
+        if skip < 0:
+            book.fail(request, f"the device left out prompt log-probabilities before token {piece.start}")
+            return
+        arrays = piece.arrays
+        count = min(len(arrays.ids), request.prompt - piece.start)
+        if skip >= count:
+            return
+        part = slice(skip, count)
+        fresh = LogprobArrays(arrays.ids[part], arrays.values[part], arrays.ranks[part])
+        request.scored += count - skip
+        book.replies.delta(request.wire.client, RequestDelta(request.wire.handle, prompt_logprobs=[fresh]))
+
+    def _scored(self, rows: Ints) -> None:
+        """Requests that asked for no token end with their prompt."""
+        c = self.book.columns
+        for row in rows[(c.done[rows] == c.length[rows]) & (c.length[rows] >= c.limit[rows])].tolist():
+            request = self.book.at[row]
+            assert request is not None
+            self.book.finish(request, FinishReason.LENGTH)
