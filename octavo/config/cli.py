@@ -28,8 +28,24 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             name = unknown[0].partition("=")[0]
             what = "flag" if name.startswith("-") else "argument"
-            self.error(f"unknown {what} {name}{nearest(name, self._option_string_actions)}")
+            self.error(f"unknown {what} {name}{nearest(name, self._flags(parsed))}")
         return parsed
+
+    def _flags(self, parsed: argparse.Namespace) -> list[str]:
+        """Every flag, those of the chosen subcommand included."""
+        found = list(self._option_string_actions)
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                chosen = action.choices.get(getattr(parsed, action.dest, ""))
+                found += chosen._flags(parsed) if isinstance(chosen, Parser) else []
+        return found
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            name = action.metavar or action.dest
+            known = [str(choice) for choice in action.choices]
+            hint = nearest(str(value), known)
+            raise argparse.ArgumentError(None, f"unknown {name} {value!r}{hint}; known: {', '.join(known)}")
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")

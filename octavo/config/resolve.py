@@ -5,12 +5,12 @@ What only the device can say (pages, the length that fits) is settled at boot by
 """
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from octavo.common import probe
 from octavo.config.args import EngineArgs, ServeArgs, mapping
 from octavo.config.checkpoint import Checkpoint, locate
 from octavo.config.engine import (
@@ -55,8 +55,7 @@ class Machine:
         flags = next(
             (line.partition(":")[2] for line in info.splitlines() if line.startswith(("flags", "Features"))), ""
         )
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return cls(cores, frozenset(flags.split()))
+        return cls(probe.cores(), frozenset(flags.split()))
 
 
 @dataclass(frozen=True)

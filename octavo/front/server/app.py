@@ -13,7 +13,8 @@ from octavo.front.server import docs, errors
 from octavo.front.server.control import routes as control
 from octavo.front.server.middleware import Auth, BodyLimit, RequestId
 from octavo.front.server.openai import chat, completions, models
-from octavo.front.server.service import Options, Service
+from octavo.front.server.options import Options
+from octavo.front.server.service import Service
 
 if TYPE_CHECKING:
     from octavo.front.engine import AsyncEngine

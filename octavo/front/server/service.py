@@ -4,7 +4,6 @@ import asyncio
 import functools
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from starlette.types import Scope
@@ -14,6 +13,7 @@ from octavo.common.log import logger
 from octavo.common.words import nearest
 from octavo.errors import BadRequest, EngineDead, NotFound, Unsupported
 from octavo.front.server.openai.schema import SamplingBody
+from octavo.front.server.options import Options
 from octavo.outputs import RequestOutput
 from octavo.params import RequestOutputKind, SamplingParams
 
@@ -22,29 +22,8 @@ if TYPE_CHECKING:
     from octavo.front.tokenizers.base import Tokenizer
 
 _log = logger(__name__)
-DEFAULT_BODY_SIZE = 64 << 20
 #: Characters beyond which a text is worked on in a thread: the loop has others to serve.
 LONG_TEXT = 16384
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What was asked of the server, beside the engine."""
-
-    api_keys: tuple[str, ...] = ()
-    max_body_size: int = DEFAULT_BODY_SIZE
-    root_path: str = ""
-    allowed_origins: tuple[str, ...] = ("*",)
-    allow_credentials: bool = False
-    request_timeout: float | None = None
-    response_role: str = "assistant"
-    trust_request_chat_template: bool = False
-    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
-    tokens_as_ids: bool = False
-    force_usage: bool = False
-    request_id_headers: bool = False
-    log_requests: bool = False
-    docs: bool = True
 
 
 class Service:

@@ -1,0 +1,263 @@
+"""`octavo serve`: the engine in a process of its own, HTTP in this one.
+
+Order of a start: the port is bound (a used one fails at once), the engine process starts, and while it loads the model
+this process imports the server and reads the tokenizer. Order of an end: a signal stops the listening, open requests
+get ``--shutdown-timeout`` seconds, what is left is aborted; a second signal ends everything at once. An engine that
+dies fails the open requests, turns /health to 503 and ends the server with status 1.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from octavo.common import log
+from octavo.config import env
+from octavo.config.args import ServeArgs
+from octavo.config.engine import EngineConfig
+from octavo.config.resolve import resolve
+from octavo.errors import ConfigError
+
+if TYPE_CHECKING:
+    import uvicorn
+    from octavo.front.client.process import ProcessClient
+
+    from octavo.front.server.service import Options
+    from octavo.wire.hello import Ready
+
+DEFAULT_PORT = 8000
+BACKLOG = 2048
+#: Seconds that answers get to leave after their requests were aborted.
+FAREWELL = 2.0
+#: Seconds that /health says 503 before the server ends, so that whoever watches can see it.
+MOURNING = 1.0
+_log = log.logger(__name__)
+
+
+def serve(args: ServeArgs) -> int:
+    """Serve until a signal or the engine's death; the exit status.
+
+    Raises ``ConfigError`` or ``EngineDead`` with one sentence where the start fails.
+    """
+    begin = time.monotonic()
+    log.setup(args.log_level)
+    for sentence in env.strangers():
+        _log.warning("%s", sentence)
+    options = server_options(args)
+    listener = bind(args.host, DEFAULT_PORT if args.port is None else args.port)
+    config = resolve(args)
+
+    from octavo.front.client.process import ProcessClient
+
+    client = ProcessClient(config)
+    try:
+        # The engine is on its way; what this process needs is imported and read beside it.
+        import octavo.front.server.app  # noqa: F401
+        from octavo.front.chat.template import ChatTemplate
+        from octavo.front.tokenizers.base import load
+
+        tokenizer = None if config.text.skip_tokenizer else load(config.text.tokenizer)
+        chat = None if tokenizer is None else ChatTemplate.of(tokenizer, config.text.chat_template)
+        ready = client.start()
+        house = _House(args, config, options, listener, begin)
+        with _runner() as runner:
+            return runner.run(house.serve(client, tokenizer, chat, ready))
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    finally:
+        client.close(FAREWELL)
+        listener.close()
+
+
+def server_options(args: ServeArgs) -> "Options":
+    """What was asked of the server. Raises ``ConfigError``."""
+    from octavo.front.server.options import Options
+
+    keys = args.api_key or [key for key in (env.read("OCTAVO_API_KEY"),) if key]
+    if any(not key for key in keys):
+        raise ConfigError("--api-key must not be empty")
+    for name in ("shutdown_timeout", "request_timeout", "timeout_keep_alive", "max_body_size"):
+        value = getattr(args, name)
+        if value is not None and value < 0:
+            raise ConfigError(f"--{name.replace('_', '-')} must be at least 0, got {value}")
+    said = {
+        "max_body_size": args.max_body_size,
+        "root_path": args.root_path,
+        "allowed_origins": None if args.allowed_origins is None else tuple(args.allowed_origins),
+        "allow_credentials": args.allow_credentials,
+        "request_timeout": args.request_timeout,
+        "response_role": args.response_role,
+        "trust_request_chat_template": args.trust_request_chat_template,
+        "chat_template_kwargs": args.default_chat_template_kwargs,
+        "tokens_as_ids": args.return_tokens_as_token_ids,
+        "force_usage": args.enable_force_include_usage,
+        "request_id_headers": args.enable_request_id_headers,
+        "log_requests": args.enable_log_requests,
+        "docs": None if args.disable_fastapi_docs is None else not args.disable_fastapi_docs,
+    }
+    return Options(api_keys=tuple(keys), **{name: value for name, value in said.items() if value is not None})
+
+
+def bind(host: str | None, port: int) -> socket.socket:
+    """A socket with the address, not listening yet: the port opens when the model is ready.
+
+    ``host`` None: every address of the machine. Raises ``ConfigError`` where the address is used or is none.
+    """
+    if not 0 <= port < 1 << 16:
+        raise ConfigError(f"--port must be from 0 to 65535, got {port}")
+    if host is None:
+        host, dual = ("::", True) if socket.has_dualstack_ipv6() else ("0.0.0.0", False)
+    else:
+        dual = False
+    where = f"port {port}" if host in ("::", "0.0.0.0") else f"{host}, port {port}"
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except (socket.gaierror, UnicodeError) as error:
+        raise ConfigError(f"--host {host!r} is no address of this machine: {error}") from None
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if dual else 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(f"{where} is in use by another program; choose another with --port") from None
+        raise ConfigError(f"cannot listen on {where}: {error.strerror}") from None
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where a client on this machine finds the server."""
+    host, port = listener.getsockname()[:2]
+    if host in ("::", "0.0.0.0"):
+        host = "127.0.0.1"
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _runner() -> asyncio.Runner:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
+class _House:
+    """A running server: engine, application, signals, and how it all ends."""
+
+    def __init__(
+        self, args: ServeArgs, config: EngineConfig, options: "Options", listener: socket.socket, begin: float
+    ):
+        self.args = args
+        self.config = config
+        self.options = options
+        self.listener = listener
+        self.begin = begin
+        self.status = 0
+        self._grace = args.shutdown_timeout or 0.0
+        self._ending: asyncio.Task | None = None
+
+    async def serve(self, client: "ProcessClient", tokenizer, chat, ready: "Ready") -> int:
+        """Until the end; the exit status."""
+        from octavo.front.engine import AsyncEngine
+        from octavo.front.metrics.periodic import Periodic
+        from octavo.front.metrics.prometheus import Prometheus
+        from octavo.front.server.app import build_app
+
+        self.engine = engine = AsyncEngine(client, self.config, tokenizer, chat, ready)
+        cache = {"block_size": ready.page, "num_gpu_blocks": ready.pages, "kv_tokens": ready.kv_tokens}
+        metrics = Prometheus(self.config.text.served_names[0], ready.max_model_len, cache)
+        engine.observe(metrics)
+        engine.on_stats(metrics.stats)
+        if not self.args.disable_log_stats:
+            engine.on_stats(Periodic().stats)
+        app, self.service = build_app(engine, self.options, metrics)
+        self.server = server = _server(app, self.args, self._grace, lambda: self._announce(ready))
+        engine.on_dead(self._died)
+        engine.attach()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+        try:
+            await server.serve(sockets=[self.listener])
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {url_of(self.listener)}: {error.strerror}") from None
+        finally:
+            engine.close(FAREWELL)
+        return self.status
+
+    def _announce(self, ready: "Ready") -> None:
+        phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in ready.phases.items())
+        print(
+            f"octavo serves {self.config.text.served_names[0]} at {url_of(self.listener)} "
+            f"(ready in {time.monotonic() - self.begin:.1f} s: {phases}; longest request {ready.max_model_len} tokens)",
+            flush=True,
+        )
+
+    def _signalled(self, number: signal.Signals) -> None:
+        if self._ending is not None:
+            # The engine's process ends by itself when this one is gone.
+            os._exit(128 + number)
+        _log.info("%s: open requests get %g seconds to finish", number.name, self._grace)
+        self._ending = asyncio.ensure_future(self._drain())
+
+    async def _drain(self) -> None:
+        self.service.draining = True
+        self.server.should_exit = True
+        if not await self.engine.drain(self._grace):
+            _log.warning("%d answers were not finished in time and are aborted", self.engine.open_requests)
+        for work in list(self.service.open):
+            work.close()
+
+    def _died(self, reason: str) -> None:
+        self.status = 1
+        asyncio.get_running_loop().call_later(MOURNING, self._end)
+
+    def _end(self) -> None:
+        self.server.should_exit = True
+
+
+def _server(app, args: ServeArgs, grace: float, ready) -> "uvicorn.Server":
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        """uvicorn without its own signal handling, which would end requests in its own way."""
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            ready()
+
+    _quieten()
+    keep_alive = 5 if args.timeout_keep_alive is None else args.timeout_keep_alive
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=not args.disable_access_log,
+        lifespan="off",
+        backlog=BACKLOG,
+        timeout_keep_alive=keep_alive,  # type: ignore[arg-type]
+        timeout_graceful_shutdown=grace + FAREWELL,  # type: ignore[arg-type]
+        server_header=False,
+    )
+    return Server(config)
+
+
+def _quieten() -> None:
+    """uvicorn's lines go where ours go; of its own life only warnings are told."""
+    for name, level in (("uvicorn.error", logging.WARNING), ("uvicorn.access", logging.INFO)):
+        logger = logging.getLogger(name)
+        logger.setLevel(max(level, logging.getLogger("octavo").level))
+        logger.handlers = logging.getLogger("octavo").handlers
+        logger.propagate = False
