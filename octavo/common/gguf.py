@@ -190,8 +190,8 @@ class _Parser:
         nbytes = items // block * item
         if offset + nbytes > self.size:
             raise CheckpointError(
-                f"{self.path}: tensor {name!r} needs bytes {offset} to {offset + nbytes}, but the file has {self.size}: "
-                "it is truncated or corrupt"
+                f"{self.path}: tensor {name!r} needs bytes {offset} to {offset + nbytes}, but the file has "
+                f"{self.size}: it is truncated or corrupt"
             )
         return GGUFTensor(name, shape, kind.name, offset, nbytes)
 

@@ -40,8 +40,8 @@ def locate(
 ) -> Checkpoint:
     """Find ``model`` and read what it is; None and ``DEFAULT_MODEL`` mean the embedded one.
 
-    A hub name is ``owner/name``, or ``owner/name/file.gguf`` for one file of a repository; it is looked up only where no
-    such path exists, and never over the network when ``HF_HUB_OFFLINE`` is set. With ``load_format="dummy"`` the
+    A hub name is ``owner/name``, or ``owner/name/file.gguf`` for one file of a repository; it is looked up only where
+    no such path exists, and never over the network when ``HF_HUB_OFFLINE`` is set. With ``load_format="dummy"`` the
     weights need not be there. Raises ``ConfigError`` or its ``CheckpointError`` in one sentence.
     """
     name = model or DEFAULT_MODEL

@@ -80,7 +80,8 @@ def _vocabulary(file: GGUFFile) -> int:
     tokens = file.metadata.get("tokenizer.ggml.tokens") or []
     if len(tokens) > embedding.shape[0]:
         raise CheckpointError(
-            f"{file.path}: the tokenizer has {len(tokens)} tokens, but 'token_embd.weight' only {embedding.shape[0]} rows"
+            f"{file.path}: the tokenizer has {len(tokens)} tokens, "
+            f"but 'token_embd.weight' only {embedding.shape[0]} rows"
         )
     return embedding.shape[0]
 

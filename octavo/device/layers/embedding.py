@@ -58,7 +58,8 @@ class Head(nn.Module):
         if self.method is not None:
             logits = self.method.apply(x)
         else:
-            assert self.tied is not None and self.tied.weight is not None
+            assert self.tied is not None
+            assert self.tied.weight is not None
             logits = linear(x, self.tied.weight)
         logits = logits.float()
         if self.softcap is None:

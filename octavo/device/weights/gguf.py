@@ -1,13 +1,14 @@
 """GGUF files: names mapped to Hugging Face's, quantised blocks expanded piece by piece into the model's dtype."""
 
-from collections.abc import Callable
+import os
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
 
 from octavo.common import gguf
 from octavo.device.weights.dequant import KINDS, dequantise
-from octavo.device.weights.source import CHUNK, Stored, copy_rows
+from octavo.device.weights.source import CHUNK, Stored
 from octavo.errors import CheckpointError
 
 _LAYER = {
@@ -44,43 +45,50 @@ class GGUFSource:
         self.heads = self.file.metadata.get(f"{self.arch}.attention.head_count")
         self.kv_heads = self.file.metadata.get(f"{self.arch}.attention.head_count_kv") or self.heads
         self.tensors: dict[str, Stored] = {}
+        self._threads = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "gguf")
         for name, tensor in self.file.tensors.items():
             if name == _ROPE:
                 continue
             if tensor.kind not in KINDS:
                 raise CheckpointError(
-                    f"{path}: tensor {name!r} has type {tensor.kind}, which is not supported; supported: {', '.join(KINDS)}"
+                    f"{path}: tensor {name!r} has type {tensor.kind}, which is not supported; "
+                    f"supported: {', '.join(KINDS)}"
                 )
             self.tensors[self._name(name)] = Stored(tensor.shape, path, name)
 
     def read(self, name: str, out: Tensor) -> None:
         stored = self.tensors[name]
         tensor = self.file.tensors[stored.origin]
-        rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
-        columns = tensor.shape[-1]
+        target = out.view(out.shape[0], -1)
+        rows, columns = target.shape
+        if len(tensor.shape) == 1:
+            target, rows, columns = out.view(1, -1), 1, rows
+        heads = self._heads(stored.origin) if rows > 1 else None
+        # Heads are put right one at a time, so a piece is whole heads.
+        unit = rows // heads if heads else 1
+        step = max(1, CHUNK // (columns * unit)) * unit
+        pieces = [target[start : start + step] for start in range(0, rows, step)]
         row_bytes = tensor.nbytes // rows
-        shuffle = self._shuffle(stored.origin, out)
-        step = max(1, CHUNK // columns)
-        # A piece of whole heads can be put right on its own.
-        unit = out.shape[0] // shuffle[0] if shuffle else 1
-        step = rows if len(tensor.shape) == 1 else -(-step // unit) * unit
+
+        def expand(index: int) -> None:
+            piece = pieces[index]
+            raw = torch.empty(piece.shape[0] * row_bytes, dtype=torch.uint8)
+            if os.preadv(file.fileno(), [raw.numpy()], tensor.offset + index * step * row_bytes) != raw.numel():
+                raise CheckpointError(f"{stored.file}: tensor {stored.origin!r}: the file ended; it has changed since")
+            if heads is None and piece.device.type == "cpu":
+                dequantise(raw, tensor.kind, piece.view(-1))
+                return
+            values = torch.empty(piece.shape, dtype=out.dtype)
+            dequantise(raw, tensor.kind, values.view(-1))
+            _put(values, piece, unit if heads else 0)
+
         with open(stored.file, "rb", buffering=0) as file:
-            for start in range(0, rows, step):
-                count = min(step, rows - start)
-                file.seek(tensor.offset + start * row_bytes)
-                raw = torch.empty(count * row_bytes, dtype=torch.uint8)
-                if file.readinto(memoryview(raw.numpy())) != raw.numel():
-                    raise CheckpointError(
-                        f"{stored.file}: tensor {stored.origin!r}: the file ended; it has changed since"
-                    )
-                values = dequantise(raw, tensor.kind).view(count, columns)
-                if len(tensor.shape) == 1:
-                    values = values.view(columns, 1)
-                if shuffle:
-                    values = shuffle[1](values, values.shape[0] // unit)
-                if self._less_one(stored.origin):
-                    values = values.float() - 1.0
-                copy_rows(out, start, values)
+            if len(pieces) == 1:
+                expand(0)
+            else:
+                list(self._threads.map(torch.inference_mode()(expand), range(len(pieces))))
+        if self._less_one(stored.origin):
+            out -= 1.0
 
     def _name(self, name: str) -> str:
         stem, _, suffix = name.rpartition(".")
@@ -91,19 +99,23 @@ class GGUFSource:
         # A name that no table knows stays as it is, and the loader reports it as left over.
         return f"model.layers.{number}.{inner}.{suffix}" if block == "blk" and inner else name
 
-    def _shuffle(self, origin: str, out: Tensor) -> tuple[int, Callable[[Tensor, int], Tensor]] | None:
-        """llama.cpp stores Llama's q and k with the two halves of each head interleaved."""
+    def _heads(self, origin: str) -> int | None:
+        """How many heads have their halves interleaved: llama.cpp stores Llama's q and k so."""
         if self.arch != "llama":
             return None
-        heads = {"attn_q": self.heads, "attn_k": self.kv_heads}.get(origin.rpartition(".")[0].rpartition(".")[2])
-        return None if heads is None or out.shape[0] % heads else (heads, _halves)
+        return {"attn_q": self.heads, "attn_k": self.kv_heads}.get(origin.rpartition(".")[0].rpartition(".")[2])
 
     def _less_one(self, origin: str) -> bool:
         """llama.cpp stores Gemma's norms with the 1 added that Hugging Face's model adds itself."""
         return self.arch == "gemma3" and origin.endswith("norm.weight")
 
 
-def _halves(rows: Tensor, heads: int) -> Tensor:
-    """[heads * D, K] with rows (0, D/2, 1, D/2 + 1, ...) of each head -> in their own order."""
-    size = rows.shape[0] // heads
-    return rows.view(heads, size // 2, 2, -1).transpose(1, 2).reshape(rows.shape[0], -1)
+def _put(values: Tensor, target: Tensor, head: int) -> None:
+    """Copy rows; heads of ``head`` rows (0, D/2, 1, D/2 + 1, ...) into their own order."""
+    if not head:
+        target.copy_(values)
+        return
+    for at in range(0, values.shape[0], head):
+        pairs, halves = values[at : at + head].view(head // 2, 2, -1), target[at : at + head].view(2, head // 2, -1)
+        halves[0].copy_(pairs[:, 0])
+        halves[1].copy_(pairs[:, 1])

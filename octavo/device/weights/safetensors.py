@@ -109,7 +109,8 @@ def _header(path: Path) -> dict[str, tuple[tuple[int, ...], int, torch.dtype]]:
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > min(size - 8, _MAX_HEADER):
                 raise CheckpointError(
-                    f"{path}: the safetensors header says it has {length} bytes, the file has {size}: truncated or corrupt"
+                    f"{path}: the safetensors header says it has {length} bytes, the file has {size}: "
+                    "truncated or corrupt"
                 )
             table = json.loads(file.read(length))
     except OSError as error:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 #: Numbers converted at a time: what a source needs besides the weights themselves.
-CHUNK = 1 << 20
+CHUNK = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,6 @@ class Source(Protocol):
 
         Raises ``CheckpointError`` naming file and tensor.
         """
-
-
-def copy_rows(out: Tensor, at: int, rows: Tensor) -> None:
-    """Write whole rows (all but the first dimension) of a tensor, converting as needed."""
-    target = out.view(out.shape[0], -1) if out.dim() else out.view(1, 1)
-    target[at : at + rows.shape[0]].copy_(rows)
 
 
 def bytes_of(out: Tensor) -> Tensor:
