@@ -1,7 +1,7 @@
 """EngineConfig: what was decided, frozen, in sections. A component is given its section, never the whole.
 
 ``config.resolve`` makes it from ``EngineArgs`` and ``ModelFacts``. What only the device can say (pages, the dtype it
-supports, the length that fits) comes back in ``wire.hello.Hello`` and is settled once, at boot, by ``core.engine.boot``.
+supports, the length that fits) comes back in ``wire.hello.Hello`` and is settled once, at boot (``core.engine.boot``).
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ WORKER = "octavo.device.worker.worker:Worker"
 @dataclass(frozen=True, kw_only=True)
 class ModelSection:
     """``path``: a directory or a GGUF file, local by now. ``dtype``: of weights and activations: float32, bfloat16 or
-    float16. ``load_format``: auto, safetensors, gguf or dummy. ``seed``: of dummy weights and of requests without one."""
+    float16. ``load_format``: auto, safetensors, gguf or dummy. ``seed``: of dummy weights, and of requests without."""
 
     path: str
     facts: ModelFacts
@@ -53,8 +53,8 @@ class CacheSection:
 @dataclass(frozen=True, kw_only=True)
 class ScheduleSection:
     """``max_model_len``: longest prompt plus output; None: the model's, cut to what fits. ``max_num_seqs``: rows.
-    ``max_num_batched_tokens``: tokens a step. ``long_prefill_token_threshold``: most tokens of one prompt a step (0: the
-    budget). ``depth``: steps in flight, this one included. ``max_waiting``: requests that may queue (0: no limit).
+    ``max_num_batched_tokens``: tokens a step. ``long_prefill_token_threshold``: most tokens of one prompt a step (0:
+    the budget). ``depth``: steps in flight, this one included. ``max_waiting``: requests that may queue (0: no limit).
     ``burst``: decode steps launched from one plan while nobody waits (1: none). ``step_timeout``: seconds after which a
     step without progress is reported."""
 

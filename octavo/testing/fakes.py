@@ -2,8 +2,8 @@
 checks every plan.
 
 Its "model" keeps one number a position and group in real pages: a chain over the tokens before. What it says next is a
-function of (seed, position, the numbers that the row's page tables lead to). So a page that was shared, reused or cached
-wrongly, a token computed twice or a stale last token changes what it says; ``expected`` says what is right.
+function of (seed, position, the numbers that the row's page tables lead to). So a page that was shared, reused or
+cached wrongly, a token computed twice or a stale last token changes what it says; ``expected`` says what is right.
 """
 
 import time
@@ -118,9 +118,9 @@ class FakeTicket:
 class FakeOptions:
     """``config.model.facts.raw["fake"]`` may set them by name, for workers built in another process.
 
-    ``windows``: one KV group each (None looks at everything). ``latency``: seconds a step takes on the device, one after
-    another. ``memory``: bytes for pages; a token takes ``item_bytes`` a group. ``strict``: model pages and check plans;
-    else tokens are a hash of (seed, position), at the speed of numpy. ``hang``: seconds that the first step blocks.
+    ``windows``: one KV group each (None looks at everything). ``latency``: seconds a step takes on the device, one
+    after another. ``memory``: bytes for pages; a token takes 4 a slot. ``strict``: model pages and check
+    plans; else tokens are a hash of (seed, position), at the speed of numpy. ``hang``: seconds that the first step blocks.
     ``boot_error``: what ``hello`` complains of. ``die``: the step at which the process kills itself.
     """
 
@@ -267,8 +267,10 @@ class FakeWorker:
         pieces = plan.known > 0
         assert not pieces.any() or pieces[np.argmax(pieces) :].all(), "decodes come first"
         kind = Kind.NONE if not count else Kind.MIXED if pieces.any() else Kind.DECODE
-        assert plan.kind == kind and (plan.repeat == 1 or kind == Kind.DECODE)
-        assert (plan.known[pieces] == plan.takes[pieces]).all() and (plan.takes[~pieces] == 1).all()
+        assert plan.kind == kind
+        assert plan.repeat == 1 or kind == Kind.DECODE
+        assert (plan.known[pieces] == plan.takes[pieces]).all()
+        assert (plan.takes[~pieces] == 1).all()
 
     def _break(self, plan: StepPlan) -> None:
         for new in plan.new:
@@ -280,7 +282,8 @@ class FakeWorker:
     def _apply(self, plan: StepPlan) -> None:
         for new in plan.new:
             assert new.row not in self.rows, f"row {new.row} is lent twice"
-            assert new.row < self.config.schedule.rows and new.limit <= self.max_model_len
+            assert new.row < self.config.schedule.rows
+            assert new.limit <= self.max_model_len
             self.rows[new.row] = Row(new, [[] for _ in self.layout.groups], length=new.length)
             if new.sampling.needs_history:
                 assert len(new.tokens) == 4 * new.length
@@ -338,7 +341,8 @@ class FakeWorker:
                 assert start % self.layout.page == 0, "a prefix hit ends inside a page"
             assert row.computed == start, f"row {number} is at {row.computed}, the plan says {start}"
             if not chunk:
-                assert row.last >= 0 and row.length == start + 1, "a decode without a last token"
+                assert row.last >= 0, "a decode without a last token"
+                assert row.length == start + 1
                 chunk = [row.last]
             previous = int(self._values[0, self._slot(row, 0, start - 1)]) if start else 0
             for offset, token in enumerate(chunk):

@@ -26,9 +26,7 @@ class Booted:
 
 def boot(config: EngineConfig, worker: WorkerPort) -> Booted:
     """Settle what only the device can say. Raises ``ConfigError`` (``OutOfMemory``, ``CheckpointError``)."""
-    begin = time.monotonic()
     hello = worker.hello()
-    loaded = time.monotonic()
     schedule = config.schedule
     if schedule.policy not in ("fcfs", "priority"):
         raise ConfigError(f"--scheduling-policy {schedule.policy!r} is not known; known: fcfs, priority")
@@ -37,6 +35,7 @@ def boot(config: EngineConfig, worker: WorkerPort) -> Booted:
     layout, length = plan_layout(hello, config.cache, schedule, positions, asked)
     if length < positions:
         log.warning("the longest request is cut from %d to %d tokens: what the KV cache holds", positions, length)
+    begin = time.monotonic()
     worker.build(layout, length)
     built = time.monotonic()
     model = config.model
@@ -48,7 +47,7 @@ def boot(config: EngineConfig, worker: WorkerPort) -> Booted:
         caching=config.cache.prefix_caching,
     )
     tokens = (layout.pages - 1) * length // max(1, kv.need(length))
-    phases = {**hello.phases, "load": loaded - begin, "build": built - loaded}
+    phases = {**hello.phases, "build": built - begin}
     ready = Ready(length, hello.vocab, layout.page, layout.pages, tokens, hello.limits, hello.backends, phases)
     log.info("memory of %s\n%s", hello.device, memory_table(hello, layout, tokens))
     return Booted(hello, layout, kv, ready)

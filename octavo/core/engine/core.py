@@ -96,9 +96,9 @@ class EngineCore:
             replies = self.step()
         if replies or self._inflight:
             return replies
-        if timeout == 0.0 or self._runnable():
+        if timeout == 0.0 or self.runnable:
             return replies
-        self.inbox.wait(self._patience(timeout))
+        self.inbox.wait(self.patience(timeout))
         with self._lock:
             return self.step()
 
@@ -300,12 +300,13 @@ class EngineCore:
 
     # Odds and ends.
 
-    def _runnable(self) -> bool:
+    @property
+    def runnable(self) -> bool:
         """Whether the next step would find something to launch: only then is there no reason to sleep."""
         book = self.scheduler.book
         return bool(book.freed) or (bool(book.running or book.queue) and not self.scheduler.paused)
 
-    def _patience(self, timeout: float | None) -> float | None:
+    def patience(self, timeout: float | None) -> float | None:
         """How long to sleep: not past anybody's deadline."""
         deadline = self.scheduler.book.next_deadline()
         if deadline is None:

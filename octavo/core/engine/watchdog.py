@@ -10,18 +10,21 @@ log = logger(__name__)
 
 
 class Watchdog:
-    """Its thread sleeps; it looks a few times a ``timeout``. ``tell`` is called with a sentence when the loop stalls,
-    and with None when it moves again."""
+    """Its thread sleeps; it looks a few times a ``timeout``. A listener is called, in that thread, with a sentence when
+    the loop stalls and with None when it moves again."""
 
-    def __init__(self, timeout: float, tell: Callable[[str | None], None] | None = None):
+    def __init__(self, timeout: float):
         self.timeout = timeout
         self.stalled: str | None = None
-        self._tell = tell
+        self._tell: Callable[[str | None], None] | None = None
         self._since: float | None = None
         self._what = ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="octavo-watchdog", daemon=True)
         self._thread.start()
+
+    def listen(self, tell: Callable[[str | None], None]) -> None:
+        self._tell = tell
 
     def begin(self, what: str) -> None:
         """The loop starts on something that has to end."""

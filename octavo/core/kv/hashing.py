@@ -37,7 +37,7 @@ def request_root(root: bytes, adapter: AdapterRef | None, salt: bytes) -> bytes:
 
 
 def extend(hashes: list[bytes], root: bytes, tokens: Buffer, page: int, media: Sequence[MediaRef] = ()) -> None:
-    """Append the hashes of the full pages of ``tokens`` (int32, from the first token on) that are not in ``hashes`` yet.
+    """Append the hashes of the full pages of ``tokens`` (int32, from the first token on) not in ``hashes`` yet.
 
     Media that overlap a page enter it as (content, offset to the page's start): the placeholder tokens alone do not
     say what was seen.

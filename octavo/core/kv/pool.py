@@ -12,7 +12,8 @@ class BlockPool:
     """
 
     def __init__(self, pages: int, groups: int):
-        assert pages > 1 and groups > 0
+        assert pages > 1
+        assert groups > 0
         self.pages = pages
         self.free = pages - 1
         self.refs = [0] * pages
@@ -103,13 +104,15 @@ class BlockPool:
         assert count == self.refs, "reference counts differ from the tables"
         walked, page = 0, self._next[0]
         while page:
-            assert self.refs[page] == 0 and self._prev[self._next[page]] == page
+            assert self.refs[page] == 0
+            assert self._prev[self._next[page]] == page
             walked += 1
             page = self._next[page]
         assert walked == self.free == self.refs[1:].count(0)
         for group, cached in enumerate(self._cached):
             for key, page in cached.items():
-                assert self._hash[page] == key and self._group[page] == group
+                assert self._hash[page] == key
+                assert self._group[page] == group
         assert self.cached == sum(key is not None for key in self._hash)
 
     def _forget(self, page: int) -> None:

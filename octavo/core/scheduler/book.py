@@ -257,10 +257,12 @@ class Book:
         for request in self.live.values():
             if request.state is State.RUNNING:
                 row = request.row
-                assert self.at[row] is request and c.epoch[row] == request.epoch
+                assert self.at[row] is request
+                assert c.epoch[row] == request.epoch
                 assert 0 <= c.done[row] <= c.computed[row] <= c.length[row] + c.pending[row] <= c.limit[row]
                 assert c.computed[row] <= c.capacity[row] == len(request.tables[0]) * self.kv.page
             else:
-                assert request.row < 0 and not any(request.tables)
+                assert request.row < 0
+                assert not any(request.tables)
         assert sorted(r.row for r in self.prefilling) == sorted(np.flatnonzero(c.prefill).tolist())
         assert len(self.queue) == sum(request.state is State.WAITING for request in self.live.values())

@@ -48,7 +48,9 @@ class Planner:
             decodes = decodes[book.columns.epoch[decodes] >= 0]
             pieces = [piece for piece in pieces if piece.request.row >= 0]
         if not (len(decodes) or pieces or book.freed):
-            assert not (book.new or book.diffs or book.killed)
+            assert not (book.new)
+            assert not (book.diffs)
+            assert not (book.killed)
             return None
         return self._build(decodes, pieces)
 
