@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from octavo.errors import (
     BadRequest,
     EngineDead,
@@ -190,21 +192,12 @@ class Desk:
                 del self._open[said.handle]
             else:
                 group.admit(said.handle)
-        news = {delta.handle: delta for delta in reply.deltas}
-        now, at, over = time.monotonic(), 0, []
-        if len(reply.handles):
-            tokens = reply.tokens.tolist()
-            for handle, count in zip(reply.handles.tolist(), reply.counts.tolist(), strict=True):
-                ids = tokens[at : at + count]
-                at += count
-                if (entry := self._open.get(handle)) is not None:
-                    touched[id(entry[0])] = entry[0]
-                    if self._tell(handle, *entry, ids, news.pop(handle, None), now):
-                        over.append(handle)
-        for handle, delta in news.items():
+        now, over = time.monotonic(), []
+        for handle, (ids, deltas) in _by_handle(reply).items():
             if (entry := self._open.get(handle)) is not None:
                 touched[id(entry[0])] = entry[0]
-                self._tell(handle, *entry, [], delta, now)
+                if self._tell(handle, *entry, ids, deltas, now):
+                    over.append(handle)
         for group in touched.values():
             if group.error is not None:
                 over += self.close(group, "error")
@@ -212,19 +205,18 @@ class Desk:
         return over
 
     def _tell(
-        self, handle: int, group: Group, answer: Answer, ids: list[int], delta: RequestDelta | None, now: float
+        self, handle: int, group: Group, answer: Answer, ids: list[int], deltas: list[RequestDelta], now: float
     ) -> bool:
-        if delta is not None:
+        for delta in deltas:
             group.note(delta)
             if delta.finish == FinishReason.ERROR:
                 group.fail(RequestFailed(delta.error or "the engine could not finish this request"))
-                self._forget(handle, now)
-                return False
         if answer.finished:
+            self._forget(handle, now)
             return False
         if ids:
             self._time(group, answer, len(ids), now)
-        stopped = answer.push(ids, delta)
+        stopped = answer.push(ids, deltas)
         if answer.finished:
             self._forget(handle, now)
         return stopped
@@ -255,6 +247,23 @@ class Desk:
                     reason=answer.finish_reason or "abort",
                 )
             )
+
+
+def _by_handle(reply: StepReply) -> dict[int, tuple[list[int], list[RequestDelta]]]:
+    """Tokens and deltas of each request; one reply may name a request several times."""
+    news: dict[int, tuple[list[int], list[RequestDelta]]] = {}
+    if len(reply.handles):
+        tokens, at = reply.tokens.tolist(), 0
+        for handle, count in zip(reply.handles.tolist(), reply.counts.tolist(), strict=True):
+            ids = tokens[at : at + count]
+            at += count
+            if handle in news:
+                news[handle][0].extend(ids)
+            else:
+                news[handle] = (ids, [])
+    for delta in reply.deltas:
+        news.setdefault(delta.handle, ([], []))[1].append(delta)
+    return news
 
 
 def _refusal(said: Refused) -> OctavoError:

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING
 from octavo.common import log
 from octavo.config import env
 from octavo.config.args import ServeArgs
-from octavo.config.engine import EngineConfig
+from octavo.config.engine import WORKER, EngineConfig
 from octavo.config.resolve import resolve
 from octavo.errors import ConfigError
 
 if TYPE_CHECKING:
     import uvicorn
-    from octavo.front.client.process import ProcessClient
 
+    from octavo.front.client.process import ProcessClient
     from octavo.front.server.service import Options
     from octavo.wire.hello import Ready
 
@@ -40,8 +40,8 @@ MOURNING = 1.0
 _log = log.logger(__name__)
 
 
-def serve(args: ServeArgs) -> int:
-    """Serve until a signal or the engine's death; the exit status.
+def serve(args: ServeArgs, worker: str = WORKER) -> int:
+    """Serve until a signal or the engine's death; the exit status. ``worker`` is built by the engine's process.
 
     Raises ``ConfigError`` or ``EngineDead`` with one sentence where the start fails.
     """
@@ -51,12 +51,13 @@ def serve(args: ServeArgs) -> int:
         _log.warning("%s", sentence)
     options = server_options(args)
     listener = bind(args.host, DEFAULT_PORT if args.port is None else args.port)
-    config = resolve(args)
+    config = resolve(args, worker=worker)
 
     from octavo.front.client.process import ProcessClient
 
     client = ProcessClient(config)
     try:
+        client.launch()
         # The engine is on its way; what this process needs is imported and read beside it.
         import octavo.front.server.app  # noqa: F401
         from octavo.front.chat.template import ChatTemplate

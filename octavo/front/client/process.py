@@ -115,7 +115,7 @@ class ProcessClient:
             self.launch()
             return self._await_ready()
         except BaseException:
-            self.close(0.0)
+            self.close(1.0)
             raise
 
     def add(self, requests: Sequence[EngineRequest]) -> None:

@@ -120,7 +120,7 @@ class ChatJob(Job[ChatBody]):
             prompt_token_ids=output.prompt_token_ids if self.body.return_token_ids else None,
         )
 
-    def chunks(
+    def tell(
         self, place: int, output: RequestOutput, choice: CompletionOutput, usage: UsageChunk | None
     ) -> list[ChatChunk]:
         found = []

@@ -95,7 +95,7 @@ class CompletionJob(Job[CompletionBody]):
             system_fingerprint=self.service.fingerprint,
         )
 
-    def chunks(
+    def tell(
         self, place: int, output: RequestOutput, choice: CompletionOutput, usage: UsageChunk | None
     ) -> list[TextChunk]:
         first = place * (self.body.n or 1) + choice.index not in self._offsets

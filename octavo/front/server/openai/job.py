@@ -54,9 +54,7 @@ class Job(ABC, Generic[B]):
         """The answer in one piece."""
 
     @abstractmethod
-    def chunks(
-        self, place: int, output: RequestOutput, choice: CompletionOutput, usage: UsageChunk | None
-    ) -> list[Any]:
+    def tell(self, place: int, output: RequestOutput, choice: CompletionOutput, usage: UsageChunk | None) -> list[Any]:
         """What a choice's news becomes: chunks, none where there is nothing to say yet."""
 
     @abstractmethod
@@ -92,7 +90,7 @@ class Job(ABC, Generic[B]):
         async for place, output in merged(work.streams):
             self._count(place, output)
             usage = self._usage_chunk() if continuous else None
-            chunks = [chunk for choice in output.outputs for chunk in self.chunks(place, output, choice, usage)]
+            chunks = [chunk for choice in output.outputs for chunk in self.tell(place, output, choice, usage)]
             if chunks:
                 yield b"".join([frame(msgspec.json.encode(chunk)) for chunk in chunks])
         if self.service.options.force_usage or (options and options.include_usage):

@@ -1,0 +1,158 @@
+"""Servers for tests: `octavo serve` in a subprocess, over a fake worker or a tiny model, with its log at hand."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from octavo.testing import tokenizer
+
+FAKE = "octavo.testing.fakes:FakeWorker"
+READY_WITHIN = 60.0
+#: A decoder so small that nothing about it costs time; the fake worker reads only ``fake`` of it.
+_CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 320,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-6,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "torch_dtype": "float32",
+}
+
+
+def fake_model(folder: Path, chat_template: str | None = tokenizer.CHAT_TEMPLATE, **fake: Any) -> Path:
+    """A model's directory for ``FakeWorker``: config.json and a real tokenizer. ``fake``: its options."""
+    tokenizer.write(folder, size=_CONFIG["vocab_size"], chat_template=chat_template)
+    config = _CONFIG | {"fake": {"vocab": _CONFIG["vocab_size"], **fake}}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+class Served:
+    """A server in a process group of its own. ``flags`` follow `octavo serve`; ``worker`` None is the real one."""
+
+    def __init__(self, flags: Sequence[str], worker: str | None = FAKE, env: dict[str, str] | None = None):
+        command = [sys.executable, "-m", "octavo.testing.served", worker or "", *flags, "--host", "127.0.0.1"]
+        if "--port" not in flags:
+            command += ["--port", "0"]
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"} | (env or {}),
+        )
+        self.lines: list[str] = []
+        self.url = ""
+        self._said = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+            if line.startswith("octavo serves "):
+                self.url = line.partition(" at ")[2].split()[0]
+                self._said.set()
+        self._said.set()
+
+    def ready(self) -> "Served":
+        """Wait until it serves. Raises ``AssertionError`` with its log where it does not."""
+        assert self._said.wait(READY_WITHIN), f"not ready within {READY_WITHIN} s:\n{self.log}"
+        assert self.url, f"ended before it was ready:\n{self.log}"
+        return self
+
+    @property
+    def log(self) -> str:
+        return "\n".join(self.lines)
+
+    def wait(self, timeout: float = 30.0) -> int:
+        """Its exit status."""
+        status = self.process.wait(timeout)
+        self._reader.join(5)
+        return status
+
+    def stop(self) -> None:
+        """End it, whatever state it is in; nothing of its process group is left."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                pass
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait(10)
+
+    def get(self, path: str, **headers: str) -> tuple[int, bytes]:
+        """(status, body) of a GET."""
+        return self._ask(urllib.request.Request(self.url + path, headers=headers))
+
+    def post(self, path: str, body: Any, **headers: str) -> tuple[int, Any]:
+        """(status, body) of a POST of JSON; a body of bytes goes as it is."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"} | headers)
+        status, answer = self._ask(request)
+        return status, json.loads(answer)
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric's samples; ``name`` may end in labels, as ``x{a="b"``."""
+        lines = self.get("/metrics")[1].decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+    def until(self, what: str, check, timeout: float = 15.0) -> None:
+        """Wait until ``check()`` is true."""
+        end = time.monotonic() + timeout
+        while not check():
+            assert time.monotonic() < end, f"no {what} within {timeout} s:\n{self.log}"
+            time.sleep(0.02)
+
+    @staticmethod
+    def _ask(request: urllib.request.Request) -> tuple[int, bytes]:
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+
+def main(argv: Sequence[str]) -> int:
+    """`octavo serve` with another worker."""
+    from octavo.cli.serve import parser
+    from octavo.config.args import ServeArgs
+    from octavo.config.cli import ask
+    from octavo.config.engine import WORKER
+    from octavo.errors import ConfigError, EngineDead
+    from octavo.launch import online
+
+    worker, *flags = argv
+    try:
+        return online.serve(ask(ServeArgs, parser().parse_args(flags)), worker or WORKER)
+    except (ConfigError, EngineDead) as error:
+        print(f"octavo serve: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
