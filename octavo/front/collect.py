@@ -56,19 +56,19 @@ class Answer:
     def finish_reason(self) -> FinishReasonName | None:
         return self._finish
 
-    def push(self, ids: list[int], delta: RequestDelta | None = None) -> bool:
+    def push(self, ids: list[int], deltas: Sequence[RequestDelta] = ()) -> bool:
         """Take news. True where the answer ended here, by a stop string, and the core must be told so."""
         assert self._finish is None
-        finish = delta.finish if delta is not None else None
+        finish = next((delta for delta in deltas if delta.finish is not None), None)
         kept, ended = len(ids), False
         if ids and self._detokenizer is not None:
             # The token that stopped the answer is no part of its text, as vLLM has it.
-            silent = finish == FinishReason.STOP and not self._whole_stop
-            kept = self._read(ids[:-1] if silent else ids)
-            ended = self._stop is not None and self._stop.matched is not None
-            kept = kept if ended else len(ids)
-        if delta is not None and delta.logprobs is not None and self._reader is not None:
-            self._logprobs += self._reader.read(delta.logprobs, 0, kept)
+            silent = finish is not None and finish.finish == FinishReason.STOP and not self._whole_stop
+            told = self._read(ids[:-1] if silent else ids)
+            if self._stop is not None and self._stop.matched is not None:
+                kept, ended = told, True
+        if self._reader is not None:
+            self._read_logprobs(self._reader, deltas, kept)
         self._ids += ids[:kept] if kept < len(ids) else ids
         self.count += kept
         if ended:
@@ -76,11 +76,18 @@ class Answer:
             self._end("stop", self._stop.matched)
             return finish is None
         if finish is not None:
+            assert finish.finish is not None
             self._flush()
-            assert delta is not None
-            self._end(finish.word, delta.stop)  # type: ignore[arg-type]
-        self._news = self._news or bool(ids) or finish is not None
+            self._end(finish.finish.word, finish.stop)  # type: ignore[arg-type]
+        self._news = self._news or bool(ids)
         return False
+
+    def _read_logprobs(self, reader: LogprobReader, deltas: Sequence[RequestDelta], count: int) -> None:
+        for delta in deltas:
+            if delta.logprobs is not None and count > 0:
+                positions = reader.read(delta.logprobs, count)
+                self._logprobs += positions
+                count -= len(positions)
 
     def end(self, reason: FinishReasonName) -> None:
         """End it from this side: the caller aborted, or a sibling failed."""

@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from msgspec.structs import replace
-
 from octavo.errors import (
     BadRequest,
     EngineDead,

@@ -65,13 +65,33 @@ class Intake:
         keep = self._keep(truncate)
         if ids is None:
             assert text is not None
-            ids = self._encode(text, keep, add_special_tokens, param)
+            ids = self._coder(param).encode(self._bounded(text, keep, param), add_special_tokens)
+        return self._checked(text, ids, salt, keep, param)
+
+    def prompts(self, prompts: Sequence[PromptType], param: str = "prompts") -> list[Prompt]:
+        """``prompt`` for many: texts are tokenised together, on all cores."""
+        parts = [self._parts(prompt, f"{param}.{i}") for i, prompt in enumerate(prompts)]
+        texts = [
+            self._bounded(text, None, f"{param}.{i}") for i, (text, ids, _) in enumerate(parts) if ids is None and text
+        ]
+        encoded = iter(self._coder(param).encode_batch(texts) if texts else ())
+        return [
+            self._checked(text, next(encoded) if ids is None else ids, salt, None, f"{param}.{i}")
+            for i, (text, ids, salt) in enumerate(parts)
+        ]
+
+    def _checked(self, text: str | None, ids: list[int], salt: bytes, keep: int | None, param: str) -> Prompt:
         if not ids:
             raise BadRequest(f"{param} must not be empty", param)
         if keep is not None:
             ids = ids[-keep:]
         self._check_ids(ids, param)
         return Prompt(text, ids, salt)
+
+    def _coder(self, param: str) -> Tokenizer:
+        if self._tokenizer is None:
+            raise BadRequest(f"{param} must be token ids: this engine runs without a tokenizer", param)
+        return self._tokenizer
 
     def _parts(self, prompt: PromptType, param: str) -> tuple[str | None, list[int] | None, bytes]:
         salt = b""
@@ -114,12 +134,12 @@ class Intake:
             )
         return limit - 1 if truncate == -1 else truncate
 
-    def _encode(self, text: str, keep: int | None, add_special_tokens: bool, param: str) -> list[int]:
-        if self._tokenizer is None:
-            raise BadRequest(f"{param} must be token ids: this engine runs without a tokenizer", param)
+    def _bounded(self, text: str, keep: int | None, param: str) -> str:
+        """The part of ``text`` that is worth tokenising. Raises ``BadRequest`` where it cannot fit, or is no text."""
+        longest = self._coder(param).longest
         if keep is not None:
             # What is before cannot reach the tokens that are kept: each covers at most ``longest`` characters.
-            text = text[-(keep + 1) * self._tokenizer.longest :]
+            text = text[-(keep + 1) * longest :]
         elif len(text) > self.max_chars:
             limit = self._ready.max_model_len
             raise BadRequest(
@@ -128,7 +148,7 @@ class Intake:
                 param,
             )
         check_text(text, param)
-        return self._tokenizer.encode(text, add_special_tokens)
+        return text
 
     def _check_ids(self, ids: list[int], param: str) -> None:
         if any(type(token) is not int for token in ids):

@@ -22,11 +22,11 @@ class LogprobReader:
         self._top = top
         self.cumulative = 0.0
 
-    def read(self, arrays: LogprobArrays, first: int = 0, last: int | None = None) -> list[PositionLogprobs]:
-        """Positions ``first <= i < last`` of ``arrays``, in order: the chosen token first, then the most likely."""
-        ids, values, ranks = arrays.ids.tolist(), arrays.values.tolist(), arrays.ranks.tolist()
+    def read(self, arrays: LogprobArrays, most: int | None = None) -> list[PositionLogprobs]:
+        """The first ``most`` positions of ``arrays`` (None: all): the chosen token first, then the most likely."""
+        ids, values, ranks = arrays.ids[:most].tolist(), arrays.values[:most].tolist(), arrays.ranks[:most].tolist()
         out = []
-        for row_ids, row_values, rank in zip(ids[first:last], values[first:last], ranks[first:last], strict=True):
+        for row_ids, row_values, rank in zip(ids, values, ranks, strict=True):
             chosen = row_ids[0]
             position: PositionLogprobs = {chosen: Logprob(row_values[0], rank, self._text(chosen))}
             for column in range(1, len(row_ids)):

@@ -11,6 +11,9 @@ from octavo.errors import BadRequest, ConfigError
 from octavo.front.tokenizers.pieces import Pieces, pieces
 from octavo.wire.vocabulary import Vocabulary
 
+#: Characters from which a text is worth the way through the thread pool.
+_LONG = 8192
+
 
 @dataclass(frozen=True, kw_only=True)
 class Specials:
@@ -57,7 +60,12 @@ class Tokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Ids of ``text``. Raises ``BadRequest`` where it is not Unicode text (a lone surrogate)."""
         check_text(text)
-        return self._finish(self.backend.encode(text, add_special_tokens=add_special_tokens).ids, add_special_tokens)
+        if len(text) > _LONG:
+            # Without offsets: half the time of ``encode``, but by way of the library's thread pool.
+            found = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
+        else:
+            found = self.backend.encode(text, add_special_tokens=add_special_tokens)
+        return self._finish(found.ids, add_special_tokens)
 
     def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
         """``encode`` of many texts, on all cores."""

@@ -1,0 +1,163 @@
+"""Offline: front and core joined in this process; ``run`` drives the core's loop until every request has its answer."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from octavo.config.engine import EngineConfig
+from octavo.core.engine.core import EngineCore
+from octavo.errors import EngineDead, RequestError
+from octavo.front.chat.template import ChatTemplate
+from octavo.front.fanout import Desk, Group
+from octavo.front.intake import Intake, Prompt
+from octavo.front.tokenizers.base import Tokenizer, load
+from octavo.params import SamplingParams
+from octavo.wire.ports import CorePort
+from octavo.wire.reply import AbortReason
+from octavo.wire.stats import StepStats
+
+#: Seconds that a poll waits where the core has nothing to run; then it is asked whether it still lives.
+_PATIENCE = 5.0
+
+
+def front_of(config: EngineConfig) -> tuple[Tokenizer | None, ChatTemplate | None]:
+    """Tokenizer and chat template that ``config`` names; None for an engine that takes ids only."""
+    if config.text.skip_tokenizer:
+        return None, None
+    tokenizer = load(config.text.tokenizer)
+    return tokenizer, ChatTemplate.of(tokenizer, config.text.chat_template)
+
+
+class Offline:
+    """One engine for one thread. ``core`` None: built and started from ``config``.
+
+    Raises ``ConfigError`` where the engine cannot start.
+    """
+
+    def __init__(self, config: EngineConfig, core: CorePort | None = None):
+        self.config = config
+        self.tokenizer, self.chat = front_of(config)
+        self.core: CorePort = core if core is not None else EngineCore(config)
+        try:
+            self.ready = self.core.start()
+        except BaseException:
+            self.core.close()
+            raise
+        self.intake = Intake(config, self.tokenizer, self.ready)
+        self._desk = Desk()
+        self._closed = False
+
+    def add(
+        self, request_id: str, prompt: Prompt, params: SamplingParams, *, priority: int = 0, salt: str | None = None
+    ) -> Group:
+        """Hand over a request; ``run`` makes its answers. An output ends at the model's length, with reason "length".
+
+        Raises ``BadRequest``.
+        """
+        if self._closed:
+            raise EngineDead("the engine was closed")
+        handles = self._desk.handles(params.n)
+        requests = self.intake.admit(prompt, params, handles, cap=True, every=0, priority=priority, salt=salt)
+        group = Group(request_id, prompt.text, prompt.ids, params, self.tokenizer, handles, requests[0].arrival)
+        self._desk.open(group)
+        self.core.add(requests)
+        return group
+
+    def run(
+        self,
+        groups: Sequence[Group],
+        finished: Callable[[Group], None] | None = None,
+        stats: Callable[[StepStats], None] | None = None,
+    ) -> None:
+        """Until all ``groups`` have ended. ``finished`` is called as each of them ends, ``stats`` with what steps tell.
+
+        Raises the ``RequestError`` of a request that the core refused, and ``EngineDead``. Whatever ends it early, also
+        Ctrl-C, aborts what is open, and the engine can go on with other requests.
+        """
+        ended: list[Group] = []
+        for group in groups:
+            group.wake = self._waker(group, ended)
+        left = len(groups)
+        with _interrupts() as interrupted:
+            try:
+                while left:
+                    interrupted()
+                    for reply in self.core.poll(_PATIENCE):
+                        over = self._desk.read(reply)
+                        if over:
+                            self.core.abort(over, AbortReason.STOP_STRING)
+                        if stats is not None and reply.stats is not None:
+                            stats(reply.stats)
+                    left -= len(ended)
+                    for group in ended:
+                        if isinstance(group.error, RequestError):
+                            raise group.error
+                        if finished is not None:
+                            finished(group)
+                    ended.clear()
+            finally:
+                if left:
+                    self.abandon(groups)
+
+    @staticmethod
+    def _waker(group: Group, ended: list[Group]) -> Callable[[], None]:
+        told = False
+
+        def wake() -> None:
+            nonlocal told
+            if group.finished and not told:
+                told = True
+                ended.append(group)
+
+        return wake
+
+    def abandon(self, groups: Iterable[Group]) -> None:
+        """Abort what is open of ``groups``, and let the core give their pages back."""
+        left = [handle for group in groups for handle in self._desk.close(group)]
+        if not left:
+            return
+        try:
+            self.core.abort(left, AbortReason.CLIENT)
+            for reply in self.core.poll(0.0):
+                self._desk.read(reply)
+        except EngineDead:
+            pass  # who waits for an answer learns it there
+
+    def call(self, command: str, *args: Any) -> Any:
+        """Run a command of the core."""
+        return self.core.call(command, *args)
+
+    def close(self) -> None:
+        """Give everything back. May be called twice."""
+        self._closed = True
+        self.core.close()
+
+
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], None]]:
+    """Ctrl-C between steps: in the middle of one it would leave pages and rows in a state that nobody knows.
+
+    Gives a function that raises what the interrupt would have raised, once it has come. A second Ctrl-C does not wait.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield lambda: None
+        return
+    come: list[tuple[int, Any]] = []
+
+    def note(number: int, frame: Any) -> None:
+        if come:
+            before(number, frame)
+        come.append((number, frame))
+
+    def raise_it() -> None:
+        if come:
+            before(*come.pop())
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield raise_it
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,211 @@
+"""LLM: an engine in this process, for batches of prompts."""
+
+import time
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from octavo.common.log import logger
+from octavo.config.args import EngineArgs
+from octavo.config.engine import EngineConfig
+from octavo.config.resolve import resolve
+from octavo.errors import BadRequest
+from octavo.front.fanout import Group
+from octavo.front.intake import Prompt, PromptType
+from octavo.front.tokenizers.base import Tokenizer
+from octavo.launch.offline import Offline
+from octavo.outputs import RequestOutput
+from octavo.params import RequestOutputKind, SamplingParams
+from octavo.wire.ports import CorePort
+
+_log = logger(__name__)
+
+Message = Mapping[str, Any]
+#: Seconds before a progress bar appears: a short run needs none.
+_BAR_DELAY = 1.0
+
+
+class LLM:
+    """``LLM(model)``, then ``generate`` or ``chat``. Without a model the embedded SmolLM2-135M-Instruct is loaded.
+
+    ``options`` are the engine's, with vLLM's names: ``tokenizer``, ``dtype``, ``load_format``, ``seed``,
+    ``max_model_len``, ``max_num_seqs``, ``max_num_batched_tokens``, ``enable_prefix_caching``, ``chat_template``, ...:
+    all fields of ``octavo.config.args.EngineArgs``, which ``octavo serve --help`` describes. An unknown one is a
+    ``ConfigError`` that names the nearest known. Used from one thread; close it, or use it as a context manager.
+    """
+
+    def __init__(self, model: str | None = None, **options: Any):
+        self._start(resolve(EngineArgs.of({"model": model, **options})))
+
+    @classmethod
+    def from_config(cls, config: EngineConfig, core: CorePort | None = None) -> "LLM":
+        """From a resolved configuration; ``core`` instead of one built from it."""
+        llm = cls.__new__(cls)
+        llm._start(config, core)
+        return llm
+
+    def _start(self, config: EngineConfig, core: CorePort | None = None) -> None:
+        self.config = config
+        self._engine = Offline(config, core)
+        self._ids = count()
+
+    def generate(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        priority: int | Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """One output a prompt, in the order of the prompts.
+
+        A prompt is text, token ids, or a dict with "prompt" or "prompt_token_ids" (and "cache_salt"). Parameters and
+        priorities are one for all or one each; None are the model's defaults. An answer that would pass the model's
+        length ends there, with reason "length"; one that the engine could not finish has reason "error". Raises
+        ``BadRequest`` before anything runs, ``EngineDead`` where the engine failed. Ctrl-C ends the run, not the
+        engine.
+        """
+        return self._run(self._engine.intake.prompts(_many(prompts)), sampling_params, use_tqdm, priority)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        priority: int | Sequence[int] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> list[RequestOutput]:
+        """As ``generate``, for one conversation or a list of them, written by the model's chat template.
+
+        With ``continue_final_message`` (and ``add_generation_prompt=False``) the model goes on with the last message.
+        """
+        tokenizer, template = self._engine.tokenizer, self._engine.chat
+        if tokenizer is None or template is None:
+            raise BadRequest("chat needs a tokenizer, and this engine runs without one", "messages")
+        conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
+        texts = [
+            template.render(
+                conversation,  # type: ignore[arg-type]
+                tools=tools,
+                documents=documents,
+                chat_template=chat_template,
+                chat_template_kwargs=chat_template_kwargs,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                max_chars=self._engine.intake.max_chars,
+            )
+            for conversation in conversations
+        ]
+        prompts = [Prompt(text, ids) for text, ids in zip(texts, tokenizer.encode_batch(texts, False), strict=True)]
+        return self._run(prompts, sampling_params, use_tqdm, priority)
+
+    def get_tokenizer(self) -> Tokenizer:
+        """Raises ``BadRequest`` for an engine that takes and gives ids only."""
+        if self._engine.tokenizer is None:
+            raise BadRequest("this engine runs without a tokenizer (skip_tokenizer_init)")
+        return self._engine.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What ``generate`` uses where it is given none: the model's own defaults."""
+        return self._engine.intake.default_params()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes."""
+        self._engine.call("reset_prefix_cache")
+        return True
+
+    def close(self) -> None:
+        """Give memory and threads back. May be called twice."""
+        self._engine.close()
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- one run --
+
+    def _run(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        use_tqdm: bool,
+        priority: int | Sequence[int] | None,
+    ) -> list[RequestOutput]:
+        each = self._params(params, len(prompts))
+        priorities = [priority or 0] * len(prompts) if priority is None or isinstance(priority, int) else list(priority)
+        if len(priorities) != len(prompts):
+            raise BadRequest(f"there are {len(prompts)} prompts, but {len(priorities)} priorities", "priority")
+        groups: list[Group] = []
+        bar = _Bar(len(prompts)) if use_tqdm and prompts else None
+        try:
+            for prompt, wanted, rank in zip(prompts, each, priorities, strict=True):
+                groups.append(self._engine.add(str(next(self._ids)), prompt, wanted, priority=rank))
+            self._engine.run(groups, bar.finished if bar else None)
+        except BaseException:
+            self._engine.abandon(groups)
+            raise
+        finally:
+            if bar:
+                bar.close()
+        return [self._output(group) for group in groups]
+
+    def _params(self, params: SamplingParams | Sequence[SamplingParams] | None, prompts: int) -> list[SamplingParams]:
+        if params is None:
+            params = self.get_default_sampling_params()
+        if isinstance(params, SamplingParams):
+            return [params.clone(output_kind=RequestOutputKind.FINAL_ONLY)] * prompts
+        if len(params) != prompts:
+            raise BadRequest(f"there are {prompts} prompts, but {len(params)} sampling_params", "sampling_params")
+        return [one.clone(output_kind=RequestOutputKind.FINAL_ONLY) for one in params]
+
+    @staticmethod
+    def _output(group: Group) -> RequestOutput:
+        if group.error is not None:
+            _log.error("request %s was not finished: %s", group.request_id, group.error)
+        output = group.take()
+        assert output is not None, "a finished group has an output"
+        return output
+
+
+class _Bar:
+    """Requests done, and tokens a second so far."""
+
+    def __init__(self, total: int):
+        from tqdm.auto import tqdm
+
+        self._bar = tqdm(total=total, desc="Processed prompts", dynamic_ncols=True, delay=_BAR_DELAY, unit="req")
+        self._begin = time.monotonic()
+        self._in = self._out = 0
+
+    def finished(self, group: Group) -> None:
+        self._in += len(group.prompt_ids)
+        self._out += sum(answer.count for answer in group.answers)
+        seconds = max(time.monotonic() - self._begin, 1e-9)
+        self._bar.set_postfix_str(
+            f"input {self._in / seconds:.1f} tok/s, output {self._out / seconds:.1f} tok/s", refresh=False
+        )
+        self._bar.update()
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+def _many(prompts: PromptType | Sequence[PromptType]) -> list[PromptType]:
+    """One prompt or many: text, a dict and a list of ids are one."""
+    if isinstance(prompts, (str, Mapping)):
+        return [prompts]
+    if not isinstance(prompts, Sequence):
+        raise BadRequest(
+            f"prompts must be text, token ids or a list of prompts, got {type(prompts).__name__}", "prompts"
+        )
+    if prompts and isinstance(prompts[0], int):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
