@@ -237,7 +237,6 @@ def _facts(config: dict, generation: dict) -> ModelFacts:
         mlp_bias=read.flag("mlp_bias"),
         scale=None if scalar is None else scalar**-0.5,
         embed_scale=hidden**0.5 if gemma else 1.0,
-        attn_softcap=read.real("attn_logit_softcapping"),
         logit_softcap=read.real("final_logit_softcapping"),
         windows=_windows(read, layers),
         rope=rope,
@@ -262,8 +261,10 @@ def _refuse(config: dict, values: dict, ours: str) -> None:
         raise ConfigError(
             f"config.json: use_bidirectional_attention is not supported for {ours}: only causal decoders are"
         )
-    if values.get("clip_qkv") is not None:
-        raise ConfigError("config.json: clip_qkv is not supported; supported: null")
+    # Gemma 3 has the key, but neither its reference nor Transformers does anything with it.
+    for key in ("clip_qkv", "attn_logit_softcapping"):
+        if values.get(key) is not None:
+            raise ConfigError(f"config.json: {key} {values[key]!r} is not supported for {ours}; supported: null")
 
 
 def _dtype(name: Any) -> str:

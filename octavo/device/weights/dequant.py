@@ -1,4 +1,4 @@
-"""GGUF's blocks as numbers, in torch: the ``gguf`` package's numpy takes 16 short rows at a time, which is ten times slower.
+"""GGUF's blocks as numbers, in torch: the ``gguf`` package's numpy takes 16 short rows at a time, ten times slower.
 
 Layouts are those of ggml-quants.c. A block of the simple types has 32 numbers, one of the K types 256. d and m are
 float16: a number is d * q + m, or for K types d * scale * q - m * minimum, with a small scale for each 16 or 32.
@@ -44,7 +44,7 @@ def _nibbles(packed: Tensor) -> Tensor:
 
 
 def _fields(packed: Tensor, run: int, bits: int, mask: int) -> Tensor:
-    """uint8 [n, b] -> uint8 [n, b / run * 8 / bits, run]: of each run of bytes the lowest field of all, then the next."""
+    """uint8 [n, b] -> uint8 [n, b / run * 8 / bits, run]: of each run the lowest fields, then the next."""
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8)[None, None, :, None]
     return ((packed.reshape(packed.shape[0], -1, 1, run) >> shifts) & mask).reshape(packed.shape[0], -1, run)
 

@@ -9,7 +9,7 @@ _BLOCK = (1 << 20) + 7
 
 
 class DummySource:
-    """``shapes``: of every tensor that the model wants. Matrices are cut from one random block, each begun elsewhere."""
+    """``shapes``: of every tensor that the model wants. Matrices are cut from one random block, each elsewhere."""
 
     def __init__(self, shapes: dict[str, tuple[int, ...]], seed: int):
         self.tensors = {name: Stored(shape, "dummy", name) for name, shape in shapes.items()}

@@ -59,11 +59,10 @@ class GGUFSource:
     def read(self, name: str, out: Tensor) -> None:
         stored = self.tensors[name]
         tensor = self.file.tensors[stored.origin]
-        target = out.view(out.shape[0], -1)
+        heads = self._heads(stored.origin)
+        # A vector is one row, unless its numbers must change places.
+        target = out.view(out.shape[0] if heads or out.dim() > 1 else 1, -1)
         rows, columns = target.shape
-        if len(tensor.shape) == 1:
-            target, rows, columns = out.view(1, -1), 1, rows
-        heads = self._heads(stored.origin) if rows > 1 else None
         # Heads are put right one at a time, so a piece is whole heads.
         unit = rows // heads if heads else 1
         step = max(1, CHUNK // (columns * unit)) * unit
