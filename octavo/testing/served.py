@@ -109,11 +109,11 @@ class Served:
         return self._ask(urllib.request.Request(self.url + path, headers=headers))
 
     def post(self, path: str, body: Any, **headers: str) -> tuple[int, Any]:
-        """(status, body) of a POST of JSON; a body of bytes goes as it is."""
+        """(status, body) of a POST of JSON; bytes go as they are, an empty answer is None."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"} | headers)
         status, answer = self._ask(request)
-        return status, json.loads(answer)
+        return status, json.loads(answer) if answer else None
 
     def metric(self, name: str) -> float:
         """The sum of a metric's samples; ``name`` may end in labels, as ``x{a="b"``."""

@@ -114,7 +114,8 @@ def _validation(errors: Iterable[Mapping[str, Any]]) -> tuple[str, str | None]:
         messages = said.setdefault(field_path(error["loc"]), [])
         if message not in messages:
             messages.append(message)
-    # Of a union's errors only those of the field itself are worth reading; the rest repeat them for every element.
+    # Of a union's branches the one that got deepest is the one that was meant.
+    said = {path: why for path, why in said.items() if not any(other.startswith(f"{path}.") for other in said if path)}
     lines = [f"{path}: {', or '.join(messages[:3])}" if path else messages[0] for path, messages in said.items()]
     more = f" (and {len(lines) - _MAX_SHOWN} more)" if len(lines) > _MAX_SHOWN else ""
     return _clean("; ".join(lines[:_MAX_SHOWN]) + more), next(iter(said), None) or None

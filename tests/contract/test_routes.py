@@ -1,0 +1,137 @@
+"""Keys, documents, metrics, ids: what holds for every route."""
+
+import json
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from octavo.front.server.middleware import OPEN_PATHS
+from octavo.testing.served import Served
+
+KEY = {"Authorization": "Bearer second key"}
+NAMES = [
+    "num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "cache_config_info", "prompt_tokens",
+    "generation_tokens", "prefix_cache_queries", "prefix_cache_hits", "num_preemptions", "request_success",
+    "iteration_tokens_total", "time_to_first_token_seconds", "inter_token_latency_seconds",
+    "e2e_request_latency_seconds", "request_queue_time_seconds", "request_prefill_time_seconds",
+    "request_decode_time_seconds", "request_inference_time_seconds", "request_prompt_tokens",
+    "request_generation_tokens", "request_params_n", "request_params_max_tokens",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def locked(model):
+    flags = [str(model), "--api-key", "first", "second key", "--enable-request-id-headers", "--root-path", "/api"]
+    found = Served(flags)
+    try:
+        yield found.ready()
+    finally:
+        found.stop()
+
+
+def document(server, **headers):
+    status, body = server.get("/openapi.json", **headers)
+    assert status == 200
+    return json.loads(body)
+
+
+def test_every_route_but_a_few_needs_the_key(locked):
+    paths = document(locked, **KEY)["paths"]
+    assert {"/v1/completions", "/v1/chat/completions", "/v1/models", "/tokenize", "/detokenize", "/metrics"} <= set(
+        paths
+    )
+    assert set(paths) >= OPEN_PATHS
+    for path, verbs in [*paths.items(), ("/docs", ["get"]), ("/openapi.json", ["get"]), ("/no/such/route", ["get"])]:
+        for verb in verbs:
+            filled = path.replace("{name}", "x")
+            status, body = locked.get(filled) if verb == "get" else locked.post(filled, {})
+            assert (status == 401) == (path not in OPEN_PATHS), (verb, path, status)
+            if status == 401 and verb == "get":
+                error = json.loads(body)["error"]
+                assert error["code"] == 401
+                assert error["type"] == "AuthenticationError"
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "Bearer", "Bearer ", "Bearer wrong", "Basic first", "first", "Bearer first second key", "Bearer firs"],
+)
+def test_wrong_keys(locked, header):
+    assert locked.get("/v1/models", Authorization=header)[0] == 401
+
+
+@pytest.mark.parametrize("header", ["Bearer first", "bearer first", "Bearer second key"])
+def test_right_keys(locked, header):
+    assert locked.get("/v1/models", Authorization=header)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "//v1/models",
+        "/v1/../v1/models",
+        "/V1/models",
+        "/v1/models/",
+        "/health/../v1/models",
+        "/api/v1/models",
+        "/health/",
+    ],
+)
+def test_no_way_around_the_key(locked, path):
+    assert locked.get(path, Host="x/health?")[0] in (401, 400)
+
+
+def test_request_ids(locked):
+    ask = {"prompt": "a", "max_tokens": 1}
+    assert locked.post("/v1/completions", ask, **KEY, **{"X-Request-Id": "mine.7"})[1]["id"] == "cmpl-mine.7"
+    odd = locked.post("/v1/completions", ask, **KEY, **{"X-Request-Id": "a b"})[1]["id"]
+    assert " " not in odd
+    assert locked.post("/v1/completions", ask | {"request_id": "own"}, **KEY)[1]["id"] == "cmpl-own"
+
+
+def test_open_routes(server):
+    assert server.get("/health") == (200, b"")
+    assert server.get("/ping") == (200, b"")
+    assert set(json.loads(server.get("/version")[1])) == {"version"}
+
+
+def test_the_document_tells_bodies_and_errors(server):
+    found = document(server)
+    schemas = found["components"]["schemas"]
+    assert {"ChatBody", "CompletionBody", "ChatAnswer", "CompletionAnswer", "ErrorAnswer"} <= set(schemas)
+    assert {"temperature", "stop", "seed", "min_p", "cache_salt"} <= set(schemas["ChatBody"]["properties"])
+    assert {"400", "401", "404", "429"} <= set(found["paths"]["/v1/chat/completions"]["post"]["responses"])
+
+
+def test_the_docs_load_nothing_from_outside(server):
+    status, page = server.get("/docs")
+    assert status == 200
+    assert b"http://" not in page
+    assert b"https://" not in page
+    assert b"openapi.json" in page
+
+
+def test_metrics(server):
+    assert server.post("/v1/completions", {"prompt": "a", "max_tokens": 4, "ignore_eos": True})[0] == 200
+    server.until("metrics of the request", lambda: server.metric("vllm:generation_tokens_total") >= 4)
+    families = {one.name: one for one in text_string_to_metric_families(server.get("/metrics")[1].decode())}
+    for name in NAMES:
+        assert f"vllm:{name}" in families, name
+    for name in ("time_to_first_token_seconds", "e2e_request_latency_seconds"):
+        buckets = [one.value for one in families[f"vllm:{name}"].samples if one.name.endswith("_bucket")]
+        assert buckets == sorted(buckets)
+        assert buckets[-1] >= 1
+    reasons = {one.labels["finished_reason"] for one in families["vllm:request_success"].samples}
+    assert reasons == {"stop", "length", "abort", "error"}
+    assert families["vllm:num_requests_running"].samples[0].labels["model_name"] == "tiny"
+    assert server.metric('http_requests_total{handler="/v1/completions"') >= 1
+    server.get("/made/up/path")
+    assert "made/up" not in server.get("/metrics")[1].decode()
+
+
+def test_no_middleware_that_costs_a_task_a_chunk():
+    import octavo.front.server.app as app
+    import octavo.front.server.middleware as middleware
+
+    for module in (app, middleware):
+        assert not any("BaseHTTPMiddleware" in str(value) for value in vars(module).values() if isinstance(value, type))
