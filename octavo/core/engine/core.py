@@ -316,12 +316,12 @@ class EngineCore:
 
     def _report(self) -> None:
         """Counters, a few times a second, and whenever the last request ends."""
-        if self.replies:
-            now = time.monotonic()
-            if now - self._told >= STATS_EVERY or not self.scheduler.unfinished:
-                self._told = now
-                self.replies.stats(self.scheduler.book.take_stats(self._busy))
-                self._busy = 0.0
+        book = self.scheduler.book
+        now = time.monotonic()
+        if (now - self._told >= STATS_EVERY and book.counters.steps) or (self.replies and not book.live):
+            self._told = now
+            self.replies.stats(book.take_stats(self._busy), {client for client, _ in book.live})
+            self._busy = 0.0
 
     def _check_alive(self) -> None:
         if self.dead is not None:

@@ -1,5 +1,6 @@
 """Replies: what a step has to say, gathered a client, sent as columns."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -61,9 +62,11 @@ class Replies:
         box.counts.append(ints(counts))
         box.tokens.append(ints(tokens))
 
-    def stats(self, stats: StepStats) -> None:
-        """Goes to every client that hears something at the next flush."""
+    def stats(self, stats: StepStats, clients: Iterable[int]) -> None:
+        """Goes to these clients, and to everybody who hears something at the next flush."""
         self._stats = stats
+        for client in clients:
+            self._box(client)
 
     def flush(self) -> list[StepReply]:
         if not self._boxes:

@@ -2,6 +2,7 @@
 
 import enum
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -18,6 +19,13 @@ class State(enum.Enum):
     WAITING = 1
     RUNNING = 2
     DONE = 3
+
+
+class Ruler(Protocol):
+    """A grammar that follows what a request says."""
+
+    def accept(self, token: int) -> bool:
+        """False: the token breaks it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +50,7 @@ class Request:
     scored: int = 0
     preempted: int = 0
     scheduled: bool = False
-    grammar: object | None = None
+    grammar: Ruler | None = None
     many_stops: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:

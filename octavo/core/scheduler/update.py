@@ -3,7 +3,7 @@
 import numpy as np
 
 from octavo.core.scheduler.book import Book
-from octavo.core.scheduler.columns import LOGPROBS, MANY_STOPS
+from octavo.core.scheduler.columns import GRAMMAR, LOGPROBS, MANY_STOPS
 from octavo.core.scheduler.request import Request
 from octavo.wire.arrays import Bools, Ints
 from octavo.wire.plan import StepPlan
@@ -95,6 +95,14 @@ class Updater:
                 request = book.at[rows[index]]
                 assert request is not None
                 self._end(request, int(tokens[index]), bool(stopped[index]))
+        ruled = ~ended & (c.flags[rows] & GRAMMAR > 0)
+        if ruled.any():
+            for index in np.flatnonzero(ruled).tolist():
+                request = book.at[rows[index]]
+                assert request is not None
+                assert request.grammar is not None
+                if not request.grammar.accept(int(tokens[index])):
+                    book.fail(request, f"token {tokens[index]} breaks the grammar of this request")
 
     def _end(self, request: Request, token: int, stopped: bool) -> None:
         if not stopped:
