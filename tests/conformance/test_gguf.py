@@ -7,7 +7,7 @@ import torch
 
 from octavo.config.checkpoint import locate
 from octavo.testing import tiny
-from tests.conformance.driver import Sequence, model_of, random_ids
+from conformance.driver import Sequence, model_of, random_ids
 
 #: Windows and head sizes that GGUF's llama and qwen2 cannot say are left out.
 CASES = [

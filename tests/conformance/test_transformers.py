@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from octavo.testing import tiny
-from tests.conformance.driver import Sequence, model_of, random_ids
+from conformance.driver import Sequence, model_of, random_ids
 
 transformers = pytest.importorskip("transformers")
 LONG = 44  # past the trained length of the stretched kinds (32), past the windows (9)
