@@ -123,8 +123,8 @@ class CPUAttention:
     def attend(self, layer: LayerAttention, qkv: Tensor, cache: KVCache, meta: CPUMeta) -> Tensor:
         q, k, v = self._split(layer, qkv, meta)
         if k is not None:
-            store(cache.k.flatten(1, 2), meta.slots, k)
-            store(cache.v.flatten(1, 2), meta.slots, v)
+            store(cache.k, meta.slots, k)
+            store(cache.v, meta.slots, v)
         out = qkv.new_empty(len(qkv), layer.q_heads, layer.v_dim)
         for bucket in meta.buckets:
             mine = q[: meta.decodes] if bucket.rows is None else q[bucket.rows]

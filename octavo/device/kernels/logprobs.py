@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 #: Numbers that a temporary holds at most.
-PIECE = 1 << 21
+PIECE = 1 << 20
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:

@@ -17,8 +17,7 @@ from octavo.device.layers.step import Bound, Step, running
 from octavo.device.models.base import CausalLM
 from octavo.device.runner.prepare import prepare
 from octavo.device.runner.ticket import DoneTicket
-from octavo.device.sampling.logprobs import LogprobsMode
-from octavo.device.sampling.prompt_logprobs import prompt_logprobs, targets_of
+from octavo.device.sampling.logprobs import LogprobsMode, report_prompt
 from octavo.device.sampling.sampler import Sampler
 from octavo.device.sampling.stage import Drawing
 from octavo.wire.kv import KVGroup
@@ -228,9 +227,9 @@ class ModelRunner:
             if stop <= start:
                 continue
             first = int(batch.host_starts[i])
-            arrays = prompt_logprobs(
+            arrays = report_prompt(
                 hidden[first : first + stop - start],
-                targets_of(self.state.history, row, start, stop),
+                self.state.history[row, start:stop].long(),
                 self.model.logits,
                 self.vocab,
                 self._prompt_widths[row],

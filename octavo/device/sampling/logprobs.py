@@ -1,6 +1,6 @@
 """What log-probabilities a row wants, and their arrays."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -24,23 +24,41 @@ def report(
     """Log-probabilities of float32 logits [N, V]: the chosen token int64[N], then the ``widths[i]`` most likely ones
     (-1: all) or the ids ``named[i]``; logits themselves unless ``normal``.
 
-    Works through pieces of rows, so that beside the result only ``PIECE`` numbers are held.
+    Works through pieces of rows, so that beside the result only a few times ``PIECE`` numbers are held.
     """
-    count, vocab = logits.shape
+    return _report(lambda part: logits[part], logits.shape[1], chosen, widths, named, normal)
+
+
+def report_prompt(
+    hidden: Tensor, targets: Tensor, logits_of: Callable[[Tensor], Tensor], vocab: int, width: int, normal: bool = True
+) -> LogprobArrays:
+    """As ``report`` for positions whose hidden states are [n, H] and whose next tokens are ``targets`` int64[n].
+
+    ``logits_of``: [m, H] -> float32 [m, V]; only a piece's logits exist at a time.
+    """
+    return _report(lambda part: logits_of(hidden[part]), vocab, targets, [width] * len(targets), None, normal)
+
+
+def _report(
+    logits_of: Callable[[slice], Tensor],
+    vocab: int,
+    chosen: Tensor,
+    widths: Sequence[int],
+    named: Sequence[np.ndarray | None] | None,
+    normal: bool,
+) -> LogprobArrays:
+    count = len(chosen)
     wide = [vocab if width < 0 else min(width, vocab) for width in widths]
     for i, ids in enumerate(named or []):
         if ids is not None:
             wide[i] = len(ids)
-    most = max(wide, default=0)
-    out = LogprobArrays(
-        np.full((count, 1 + most), -1, np.int32),
-        np.full((count, 1 + most), -np.inf, np.float32),
-        np.empty(count, np.int32),
-    )
+    shape = count, 1 + max(wide, default=0)
+    # The result comes first: small lasting arrays between large passing ones would leave holes in the heap.
+    out = LogprobArrays(np.full(shape, -1, np.int32), np.full(shape, -np.inf, np.float32), np.empty(count, np.int32))
     rows = max(1, PIECE // vocab)
     for low in range(0, count, rows):
         part = slice(low, min(low + rows, count))
-        _fill(out, part, logits[part], chosen[part], wide[part], None if named is None else named[part], normal)
+        _fill(out, part, logits_of(part), chosen[part], wide[part], None if named is None else named[part], normal)
     return out
 
 
@@ -55,18 +73,19 @@ def _fill(
 ) -> None:
     total = log_sum_exp(logits) if normal else torch.zeros(len(logits), device=logits.device)
     own = logits.gather(1, chosen.unsqueeze(1))
-    out.ids[part, 0] = chosen.cpu().numpy()
-    out.values[part, 0] = (own.squeeze(1) - total).cpu().numpy()
-    out.ranks[part] = ranks(logits, own.squeeze(1)).cpu().numpy()
+    out.ids[part, 0] = chosen.numpy(force=True)
+    out.values[part, 0] = (own.squeeze(1) - total).numpy(force=True)
+    out.ranks[part] = ranks(logits, own.squeeze(1)).numpy(force=True)
     most = max((width for i, width in enumerate(wide) if named is None or named[i] is None), default=0)
     if most:
         ids, values = top_ids(logits, most)
-        ids_host, values_host = ids.cpu().numpy(), (values - total.unsqueeze(1)).cpu().numpy()
+        ids_host, values_host = ids.numpy(force=True), (values - total.unsqueeze(1)).numpy(force=True)
         for i, width in enumerate(wide):
-            out.ids[part.start + i, 1 : 1 + width] = ids_host[i, :width]
-            out.values[part.start + i, 1 : 1 + width] = values_host[i, :width]
+            if named is None or named[i] is None:
+                out.ids[part.start + i, 1 : 1 + width] = ids_host[i, :width]
+                out.values[part.start + i, 1 : 1 + width] = values_host[i, :width]
     for i, wanted in enumerate(named or []):
         if wanted is not None:
             values = logits[i, torch.from_numpy(wanted.astype(np.int64)).to(logits.device)] - total[i]
             out.ids[part.start + i, 1 : 1 + len(wanted)] = wanted
-            out.values[part.start + i, 1 : 1 + len(wanted)] = values.cpu().numpy()
+            out.values[part.start + i, 1 : 1 + len(wanted)] = values.numpy(force=True)

@@ -18,9 +18,21 @@ TRIAL = 128
 
 
 def weight_bytes(model: CausalLM) -> int:
-    """Bytes of parameters and buffers, each storage once."""
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in _tensors(model)}
-    return sum(storages.values())
+    """Bytes of the model's tensors, wherever its layers and their methods keep them, each once."""
+    found: dict[int, int] = {}
+    for module in model.modules():
+        held = list(vars(module).values())
+        held += [part for value in held if type(value).__module__.startswith("octavo.") for part in _parts(value)]
+        for value in (*held, *module.parameters(False), *module.buffers(False)):
+            if isinstance(value, torch.Tensor):
+                strided = value.layout == torch.strided
+                found[value.data_ptr() if strided else id(value)] = value.numel() * value.element_size()
+    return sum(found.values())
+
+
+def _parts(value: object) -> list[object]:
+    """What an object that is no module holds."""
+    return [] if isinstance(value, torch.nn.Module) else list(getattr(value, "__dict__", {}).values())
 
 
 def activation_bytes(
@@ -48,7 +60,3 @@ def kv_bytes(platform: Platform, section: CacheSection, activations: int) -> tup
         return section.memory, "as asked"
     free = max(platform.free_memory() - activations, 0)
     return min(CPU_KV, int(free * CPU_SHARE)), "half of what is free, 4 GiB at most"
-
-
-def _tensors(model: CausalLM) -> list[torch.Tensor]:
-    return [*model.parameters(), *model.buffers()]

@@ -1,4 +1,4 @@
-"""A tiny decoder in plain torch that speaks through the ambient step, and a driver that makes plans as a scheduler would."""
+"""A tiny decoder in plain torch that speaks through the ambient step, and a driver that plans as a scheduler would."""
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -77,6 +77,7 @@ class Request:
     computed: int = 0
     planned: int = 0
     pages: int = 0
+    known: int = 0
     done: bool = False
     prompt_logprobs: list = field(default_factory=list)
     logprobs: list = field(default_factory=list)
@@ -126,6 +127,7 @@ class Driver:
     def admit(self, request: Request) -> None:
         request.row = self.free_rows.pop()
         request.computed = request.planned = request.pages = 0
+        request.known = len(request.tokens)
         self.held[request.row] = []
         self.fresh.append(
             NewRow(
@@ -152,13 +154,11 @@ class Driver:
 
     def plan(self, takes: list[tuple[Request, int]], repeat: int = 1) -> StepPlan:
         """A step in which each request computes so many tokens: of what is known, else its next one."""
-        takes = sorted(takes, key=lambda pair: pair[0].planned < len(pair[0].tokens) - 1 or not pair[0].said)
+        takes = sorted(takes, key=lambda pair: pair[0].planned < pair[0].known)
         rows, known, chunk, samples, diff = [], [], [], [], PageDiff()
         columns = {name: [] for name in ("groups", "rows", "starts", "counts", "pages")}
         for request, take in takes:
-            given = max(0, min(take, len(request.tokens) - request.planned))
-            if request.said and given == 1 and request.planned == len(request.tokens) - 1 and request.computed:
-                given = 0
+            given = max(0, min(take, request.known - request.planned))
             known.append(given)
             chunk += request.tokens[request.planned : request.planned + given]
             end = request.planned + take
