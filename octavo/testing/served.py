@@ -49,6 +49,7 @@ class Served:
 
     def __init__(self, flags: Sequence[str], worker: str | None = FAKE, env: dict[str, str] | None = None):
         command = [sys.executable, "-m", "octavo.testing.served", worker or "", *flags, "--host", "127.0.0.1"]
+        command.append("--disable-access-log")
         if "--port" not in flags:
             command += ["--port", "0"]
         self.process = subprocess.Popen(
