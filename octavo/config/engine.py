@@ -5,6 +5,7 @@ supports, the length that fits) comes back in ``wire.hello.Hello`` and is settle
 """
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from octavo.config.facts import ModelFacts
 
@@ -85,7 +86,7 @@ class DeviceSection:
     attention_backend: str | None = None
     enforce_eager: bool = False
     deterministic: bool = False
-    logprobs_mode: str = "raw_logprobs"
+    logprobs_mode: Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"] = "raw_logprobs"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from torch import Tensor, dtype
+import torch
+from torch import Tensor
 
 from octavo.device.batch.batch import InputBatch
 from octavo.wire.kv import KVSpec
@@ -75,8 +76,8 @@ class AttentionNeed:
 
     head_dim: int
     v_dim: int
-    dtype: dtype
-    cache_dtype: dtype
+    dtype: torch.dtype
+    cache_dtype: torch.dtype
     window: bool = False
     softcap: bool = False
     sinks: bool = False
@@ -84,7 +85,7 @@ class AttentionNeed:
     lse: bool = False
 
     @staticmethod
-    def of(layer: LayerAttention, kind: dtype, cache_kind: dtype) -> "AttentionNeed":
+    def of(layer: LayerAttention, kind: torch.dtype, cache_kind: torch.dtype) -> "AttentionNeed":
         return AttentionNeed(
             head_dim=layer.head_dim,
             v_dim=layer.v_dim,
@@ -118,7 +119,7 @@ class AttentionBackend(Protocol):
     def pages(self, spec: KVSpec) -> Sequence[int]:
         """Tokens a page that it can walk, the preferred first."""
 
-    def view(self, spec: KVSpec, raw: Tensor, pages: int, page: int, kind: dtype, alike: bool = True) -> KVCache:
+    def view(self, spec: KVSpec, raw: Tensor, pages: int, page: int, kind: torch.dtype, alike: bool = True) -> KVCache:
         """A slot's bytes (uint8, at least ``pages * page * spec.token_bytes`` of them) as one layer's cache.
 
         Layers of different groups share a slot, so page p must be the same bytes in every view of it; ``alike``: all

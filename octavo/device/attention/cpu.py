@@ -122,7 +122,7 @@ class CPUAttention:
 
     def attend(self, layer: LayerAttention, qkv: Tensor, cache: KVCache, meta: CPUMeta) -> Tensor:
         q, k, v = self._split(layer, qkv, meta)
-        if k is not None:
+        if k is not None and v is not None:
             store(cache.k, meta.slots, k)
             store(cache.v, meta.slots, v)
         out = qkv.new_empty(len(qkv), layer.q_heads, layer.v_dim)

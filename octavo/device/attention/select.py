@@ -19,7 +19,7 @@ def select(need: AttentionNeed, order: Sequence[str], wanted: str | None = None)
 
     Raises ``ConfigError`` with every backend's reason if none does.
     """
-    reasons = []
+    reasons: list[str] = []
     for name in [wanted] if wanted else order:
         backend = BACKENDS.load(name)()
         reason = backend.supports(need)

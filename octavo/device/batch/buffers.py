@@ -26,7 +26,7 @@ class HostMirror:
     """
 
     def __init__(self, shape: Sequence[int], dtype: type, device: torch.device, fill: float = 0, depth: int = 3):
-        self.host = np.full(shape, fill, dtype) if fill else np.zeros(shape, dtype)
+        self.host: np.ndarray = np.full(shape, fill, dtype) if fill else np.zeros(shape, dtype)
         self._shared = device.type == "cpu"
         if self._shared:
             self.device = torch.from_numpy(self.host)

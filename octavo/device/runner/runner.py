@@ -158,9 +158,7 @@ class ModelRunner:
         draws = self._draw(hidden[batch.logits_at], drawing, plan, masks)
         state = self.state
         if state.keeps[drawing.rows].any():
-            at = torch.from_numpy(np.flatnonzero(state.keeps[drawing.rows])).to(self._device)
-            places = drawing.device_lens[at].clamp(max=state.length - 1)
-            state.history[drawing.device_rows[at], places] = draws.tokens[at].to(torch.int32)
+            self._remember(drawing, draws.tokens)
         counts = commit(
             batch.rows,
             batch.seq_lens,
@@ -187,6 +185,13 @@ class ModelRunner:
         if self._prompt_widths:
             extras.prompt = self._prompt_logprobs(plan, batch, hidden)
         return DoneTicket(result, extras)
+
+    def _remember(self, drawing: Drawing, tokens: Tensor) -> None:
+        """What rows drew, into the history of those that keep one."""
+        state = self.state
+        at = torch.from_numpy(np.flatnonzero(state.keeps[drawing.rows])).to(self._device)
+        places = drawing.device_lens[at].clamp(max=state.length - 1)
+        state.history[drawing.device_rows[at], places] = tokens[at].to(torch.int32)
 
     def _draw(self, hidden: Tensor, drawing: Drawing, plan: StepPlan, masks: GrammarMasks | None) -> _Draws:
         """Sample N logit rows, in pieces of rows whose logits fit."""

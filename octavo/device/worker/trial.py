@@ -25,7 +25,8 @@ def run_trial(
     tokens: int,
 ) -> None:
     """One prompt of ``tokens`` tokens, sampled once. Raises what the model raises."""
-    groups, bound = [], {}
+    groups: list[KVGroup] = []
+    bound: dict[str, Bound] = {}
     for layer in model.attentions:
         if layer.shares is not None:
             bound[layer.name] = bound[layer.shares]

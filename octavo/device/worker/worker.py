@@ -10,7 +10,7 @@ from octavo.common.log import logger
 from octavo.common.words import nearest, size
 from octavo.config.engine import EngineConfig
 from octavo.device.attention.base import AttentionNeed
-from octavo.device.attention.select import select
+from octavo.device.attention.select import BACKENDS, select
 from octavo.device.layers.step import Bound
 from octavo.device.models.base import CausalLM
 from octavo.device.platforms.base import PLATFORMS
@@ -44,6 +44,8 @@ class Worker:
                 f"--kv-cache-dtype {config.cache.dtype}: this platform keeps keys and values in the model's own type"
                 f" ({config.model.dtype}); use auto"
             )
+        if config.device.attention_backend is not None:
+            BACKENDS.load(config.device.attention_backend)  # an unknown name is said before anything is read
         started = time.monotonic()
         with torch.inference_mode():
             self._model: CausalLM = load(config.model, self._platform.device, self._dtype)
