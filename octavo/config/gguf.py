@@ -35,6 +35,10 @@ def config(file: GGUFFile) -> dict[str, Any]:
         return meta.get(f"{arch}.{key}")
 
     layers, hidden, heads = need("block_count"), need("embedding_length"), need("attention.head_count")
+    if f"blk.{layers - 1}.attn_norm.weight" not in file.tensors:
+        raise CheckpointError(
+            f"{file.path}: tensor 'blk.{layers - 1}.attn_norm.weight' is missing; {arch}.block_count is {layers}"
+        )
     head_dim = maybe("attention.key_length") or maybe("rope.dimension_count") or hidden // heads
     if maybe("attention.value_length") not in (None, head_dim):
         raise ConfigError(f"{file.path}: {arch}.attention.value_length differs from key_length, which is not supported")

@@ -31,16 +31,13 @@ def load(section: ModelSection, device: torch.device, dtype: torch.dtype) -> Cau
     Raises ``CheckpointError`` that names file and tensor, ``OutOfMemory`` before anything large is allocated.
     """
     facts = section.facts
+    check(facts, device, dtype)
     scheme = SCHEMES.load(section.quantization or "none")()
     kit = Kit(device=device, dtype=dtype, scheme=scheme, eps=facts.norm_eps, positions=facts.max_positions)
     kind = MODELS.load(facts.architecture)
-    shapes: dict[str, tuple[int, ...]]
-    model = kind(facts, kit)
-    model.eval()
-    shapes = {name: slot.shape for name, slot in kit.slots.items()}
-    source = _source(section, shapes)
+    model = kind(facts, kit).eval()
+    source = _source(section, {name: slot.shape for name, slot in kit.slots.items()})
     names = _match(source, kit, kind)
-    check(shapes, device, dtype)
     for stored_name, name in names.items():
         slot = kit.slots[name]
         source.read(stored_name, slot.target())

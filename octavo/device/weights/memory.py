@@ -1,18 +1,26 @@
 """Whether the weights fit, asked before they are allocated."""
 
-import math
 from pathlib import Path
 
 import torch
 
 from octavo.common.words import size
+from octavo.config.facts import ModelFacts
 from octavo.errors import OutOfMemory
 
 
-def check(shapes: dict[str, tuple[int, ...]], device: torch.device, dtype: torch.dtype) -> None:
-    """Raise ``OutOfMemory`` when tensors of these shapes are more than the device has free."""
-    need = sum(math.prod(shape) for shape in shapes.values()) * dtype.itemsize
-    free = available(device)
+def weight_bytes(facts: ModelFacts, dtype: torch.dtype) -> int:
+    """Bytes of a model's matrices and rope tables; vectors are less than a thousandth of them."""
+    q, kv = facts.q_heads * facts.head_dim, facts.kv_heads * facts.head_dim
+    layer = facts.hidden * (2 * q + 2 * kv) + 3 * facts.hidden * facts.ffn
+    numbers = facts.layers * layer + facts.vocab * facts.hidden * (1 if facts.tied else 2)
+    ropes = 1 if facts.local_rope is None else 2
+    return numbers * dtype.itemsize + ropes * facts.max_positions * facts.head_dim * 4
+
+
+def check(facts: ModelFacts, device: torch.device, dtype: torch.dtype) -> None:
+    """Raise ``OutOfMemory`` when the model takes more than the device has free."""
+    need, free = weight_bytes(facts, dtype), available(device)
     if free is not None and need > free:
         narrower = "" if dtype.itemsize == 2 else "; --dtype bfloat16 would need half"
         raise OutOfMemory(
