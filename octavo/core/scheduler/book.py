@@ -43,6 +43,8 @@ class Book:
         self.diffs: list[tuple[Request, int, int, list[int]]] = []
         #: A row takes at least one token a step, so that more rows than the budget has tokens could starve.
         self.most_running = min(schedule.max_num_seqs, schedule.max_num_batched_tokens)
+        #: Rows whose steps have results that are fetched apart.
+        self.bulky = 0
         self._order: Ints | None = None
         self._arrivals = 0
         self._deadlines: list[tuple[float, int, Request]] = []
@@ -139,18 +141,19 @@ class Book:
         c.tokens[row, :length] = request.tokens
         c.length[row], c.pending[row], c.computed[row], c.done[row] = length, 0, computed, computed
         c.capacity[row] = len(request.tables[0]) * self.kv.page
-        c.published[row] = computed // self.kv.page
+        c.full_at[row] = computed + self.kv.page
         c.told[row], c.limit[row], c.min_length[row] = request.told, wire.limit, wire.min_length
         c.every[row], c.client[row], c.handle[row] = wire.every, wire.client, wire.handle
-        c.epoch[row], c.prefill[row], c.last[row] = request.epoch, True, -1
-        c.stops[row] = -1
-        c.stops[row, : min(STOPS, len(wire.stops))] = wire.stops[:STOPS]
-        c.flags[row] = (
+        c.epoch[row], c.prefill[row], c.last[row] = request.epoch, 1, -1
+        c.stops[:, row] = -1
+        c.stops[: min(STOPS, len(wire.stops)), row] = wire.stops[:STOPS]
+        c.flags[row] = flags = (
             (LOGPROBS if wire.sampling.logprobs is not None or wire.sampling.logprob_ids else 0)
             | (PROMPT_LOGPROBS if wire.sampling.prompt_logprobs is not None else 0)
             | (MANY_STOPS if request.many_stops else 0)
             | (GRAMMAR if request.grammar is not None else 0)
         )
+        self.bulky += bool(flags & (LOGPROBS | PROMPT_LOGPROBS))
         request.row, request.state = row, State.RUNNING
         self.at[row] = request
         self.running.append(request)
@@ -165,6 +168,7 @@ class Book:
         if c.uses[row]:
             self.killed.append(row)
         self.freed.append(row)
+        self.bulky -= bool(c.flags[row] & (LOGPROBS | PROMPT_LOGPROBS))
         c.epoch[row] = -1
         c.pending[row] = 0
         self.at[row] = None
@@ -173,7 +177,7 @@ class Book:
         self.running.remove(request)
         if c.prefill[row]:
             self.prefilling.remove(request)
-            c.prefill[row] = False
+            c.prefill[row] = 0
         self._order = None
         self.kv.release(request.tables)
 
@@ -236,8 +240,8 @@ class Book:
             if len(request.hashes) < full:
                 known = c.tokens[row, : c.length[row]]
                 self.kv.extend_hashes(request.hashes, request.root, known, request.wire.media)
-            self.kv.publish(request.tables, request.hashes, int(c.published[row]), full)
-        c.published[row] = full
+            self.kv.publish(request.tables, request.hashes, int(c.full_at[row]) // self.kv.page - 1, full)
+        c.full_at[row] = (full + 1) * self.kv.page
         self.kv.leave(request.tables, done)
 
     def take_stats(self, seconds: float) -> StepStats:
@@ -260,9 +264,12 @@ class Book:
                 assert self.at[row] is request
                 assert c.epoch[row] == request.epoch
                 assert 0 <= c.done[row] <= c.computed[row] <= c.length[row] + c.pending[row] <= c.limit[row]
+                assert c.done[row] < c.full_at[row] <= c.done[row] + self.kv.page
                 assert c.computed[row] <= c.capacity[row] == len(request.tables[0]) * self.kv.page
             else:
                 assert request.row < 0
                 assert not any(request.tables)
+        bulky = LOGPROBS | PROMPT_LOGPROBS
+        assert self.bulky == sum(bool(c.flags[request.row] & bulky) for request in self.running)
         assert sorted(r.row for r in self.prefilling) == sorted(np.flatnonzero(c.prefill).tolist())
         assert len(self.queue) == sum(request.state is State.WAITING for request in self.live.values())

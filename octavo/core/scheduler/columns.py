@@ -11,44 +11,44 @@ PROMPT_LOGPROBS = 2
 MANY_STOPS = 4
 GRAMMAR = 8
 
+# The fields of a block. What changes together stands together: a plan raises the first three of its decodes by one, a
+# retired decode changes the second to the sixth by ``RETIRED_BY`` (the sixth where the client hears of it at once).
+COMPUTED, PENDING, USES, DONE, LENGTH, TOLD, FULL_AT, CAPACITY, EPOCH, PREFILL, LIMIT, MIN_LENGTH = range(12)
+EVERY, CLIENT, HANDLE, FLAGS, LAST, STOP = range(12, 18)
+PLANNED = slice(COMPUTED, USES + 1)
+RETIRED = slice(PENDING, TOLD + 1)
+RETIRED_UNTOLD = slice(PENDING, TOLD)
+RETIRED_BY = np.array([[-1], [-1], [1], [1], [1]], np.int32)
+
 
 class Columns:
     """One entry a row. Lengths count tokens from the first of the prompt.
 
-    length     tokens known here
-    pending    tokens that launched steps will surely add: length + pending is where the device is
     computed   tokens whose keys and values are computed once every launched step is done
-    done       the same for the steps that are retired: only these pages may be published or given back
-    capacity   tokens that the row's pages hold
-    published  pages whose content others may find
-    told       tokens of which the client has heard
-    epoch      of the request in the row; -1 where there is none
+    pending    tokens that launched steps will surely add: length + pending is where the device is
     uses       launched sub-steps that name the row and are not retired
-    prefill    the device has no last token yet: the row still takes pieces of known tokens
-    last       the youngest launched step that samples this row
+    done       tokens computed in retired steps: only these pages may be published or given back
+    length     tokens known here
+    told       tokens of which the client has heard
+    full_at    the ``done`` at which the row's next page is full
+    capacity   tokens that the row's pages hold
+    epoch      of the request in the row; -1 where there is none
+    prefill    1: the device has no last token yet, the row still takes pieces of known tokens
+    last       the youngest launched step that samples this row; kept for rows with a grammar
+    stops      stop ids, [STOPS, rows], -1 where there are fewer
     tokens     the ids, [rows, longest]; memory that is never written is never touched
+
+    ``block`` [fields, rows] holds all but ``tokens``: one gather takes everything about the rows of a step.
     """
 
     def __init__(self, rows: int, longest: int):
-        def column(dtype=np.int32, fill=0):
-            return np.full(rows, fill, dtype)
-
-        self.length = column()
-        self.pending = column()
-        self.computed = column()
-        self.done = column()
-        self.capacity = column()
-        self.published = column()
-        self.told = column()
-        self.limit = column()
-        self.min_length = column()
-        self.every = column()
-        self.client = column()
-        self.handle = column(np.int64)
-        self.epoch = column(fill=-1)
-        self.uses = column()
-        self.flags = column(np.uint8)
-        self.prefill = column(np.bool_)
-        self.last = column(np.int64, -1)
-        self.stops = np.full((rows, STOPS), -1, np.int32)
+        self.block = block = np.zeros((STOP + STOPS, rows), np.int32)
+        self.computed, self.pending, self.uses = block[COMPUTED], block[PENDING], block[USES]
+        self.done, self.length, self.told = block[DONE], block[LENGTH], block[TOLD]
+        self.full_at, self.capacity = block[FULL_AT], block[CAPACITY]
+        self.epoch, self.prefill = block[EPOCH], block[PREFILL]
+        self.limit, self.min_length = block[LIMIT], block[MIN_LENGTH]
+        self.every, self.client, self.handle = block[EVERY], block[CLIENT], block[HANDLE]
+        self.flags, self.last, self.stops = block[FLAGS], block[LAST], block[STOP:]
         self.tokens = np.empty((rows, longest), np.int32)
+        self.epoch.fill(-1)

@@ -6,9 +6,19 @@ import numpy as np
 
 from octavo.common.math import cdiv
 from octavo.core.scheduler.book import Book
-from octavo.core.scheduler.columns import GRAMMAR, MANY_STOPS
+from octavo.core.scheduler.columns import (
+    CAPACITY,
+    COMPUTED,
+    GRAMMAR,
+    LENGTH,
+    LIMIT,
+    MANY_STOPS,
+    PENDING,
+    PLANNED,
+    PREFILL,
+)
 from octavo.core.scheduler.request import Request
-from octavo.wire.arrays import Ints, ints
+from octavo.wire.arrays import NO_INTS, Ints, ints
 from octavo.wire.plan import Kind, PageDiff, StepPlan
 from octavo.wire.reply import RequestDelta
 
@@ -31,6 +41,10 @@ class Planner:
     def __init__(self, book: Book):
         self.book = book
         self.step = 0
+        most = book.schedule.max_num_seqs
+        self._ones, self._zeros, self._true = np.ones(most, np.int32), np.zeros(most, np.int32), np.ones(most, np.bool_)
+        for column in (self._ones, self._zeros, self._true):
+            column.flags.writeable = False
 
     def plan(self, now: float, idle: bool = False) -> StepPlan | None:
         """The next plan, or None when there is nothing to tell the device; None changes nothing. ``idle``: only tell
@@ -63,12 +77,17 @@ class Planner:
         rows = book.order
         if not len(rows):
             return rows
-        rows = rows[~c.prefill[rows] & (c.length[rows] + c.pending[rows] < c.limit[rows])]
-        short = rows[c.computed[rows] >= c.capacity[rows]]
-        for row in short.tolist():
+        block = c.block[:, rows]
+        ready = (block[LENGTH] + block[PENDING] < block[LIMIT]) & (block[PREFILL] == 0)
+        if not ready.all():
+            rows, block = rows[ready], block[:, ready]
+        short = block[COMPUTED] >= block[CAPACITY]
+        if not short.any():
+            return rows
+        for row in rows[short].tolist():
             if (request := book.at[row]) is not None:
                 self._one_more(request)
-        return rows[c.epoch[rows] >= 0] if len(short) else rows
+        return rows[c.epoch[rows] >= 0]
 
     def _one_more(self, request: Request) -> None:
         """Room for the next token of a decoding row, and for some after it where that costs nobody anything."""
@@ -207,17 +226,20 @@ class Planner:
             )
             ended = rows[count:][reaches]
             if len(ended):
-                c.prefill[ended] = False
+                c.prefill[ended] = 0
                 book.prefilling = [request for request in book.prefilling if c.prefill[request.row]]
             book.counters.prompt_tokens += int(known.sum())
             kind = Kind.MIXED
         else:
             rows, computed = decodes, c.computed[decodes]
-            takes, known = np.ones(count, np.int32), np.zeros(count, np.int32)
-            samples, chunk = np.ones(count, np.bool_), ints([])
+            takes, known, samples, chunk = self._ones[:count], self._zeros[:count], self._true[:count], NO_INTS
             kind = Kind.DECODE if count else Kind.NONE
-        masked = ints(np.flatnonzero(samples & (c.flags[rows] & GRAMMAR > 0)))
-        awaits = int(c.last[rows[masked]].max()) if len(masked) else -1
+        flags = c.flags[rows]
+        masked, awaits = NO_INTS, -1
+        if flags.any():
+            masked = ints(np.flatnonzero(samples & (flags & GRAMMAR > 0)))
+            if len(masked):
+                awaits = int(c.last[rows[masked]].max())
         plan = StepPlan(
             self.step,
             kind,
@@ -227,27 +249,30 @@ class Planner:
             takes,
             known,
             samples,
-            np.zeros(len(rows), np.int32),
+            self._zeros[: len(rows)],
             chunk,
             [book.new_row(request) for request in book.new if request.row >= 0],
             self._page_diff(),
-            ints(book.freed),
-            ints(book.killed),
+            ints(book.freed) if book.freed else NO_INTS,
+            ints(book.killed) if book.killed else NO_INTS,
             masked=masked,
             repeat=repeat,
             awaits=awaits if awaits >= 0 else None,
         )
         self.step += repeat
-        sampled = rows if samples.all() else rows[samples]
-        if repeat == 1:
-            c.computed[rows] += takes
-            c.pending[sampled] += 1
-        else:
+        if repeat > 1:
             more = np.minimum(repeat, c.limit[rows] - c.length[rows] - c.pending[rows])
             c.computed[rows] += more
             c.pending[rows] += more
-        c.uses[rows] += repeat
-        c.last[sampled] = self.step - 1
+            c.uses[rows] += repeat
+        elif pieces:
+            c.computed[rows] += takes
+            c.pending[rows] += samples
+            c.uses[rows] += 1
+        elif count:
+            c.block[PLANNED, rows] += 1
+        if len(masked):
+            c.last[rows[masked]] = self.step - 1
         book.new, book.diffs, book.freed, book.killed = [], [], [], []
         return plan
 

@@ -83,7 +83,7 @@ class Scheduler:
         """Whether the step's bulky results will be looked at."""
         if plan.transfer is not None:
             return True
-        return bool((self.book.columns.flags[plan.rows] & (LOGPROBS | PROMPT_LOGPROBS)).any())
+        return self.book.bulky > 0 and bool((self.book.columns.flags[plan.rows] & (LOGPROBS | PROMPT_LOGPROBS)).any())
 
     def update(self, plan: StepPlan, result: StepResult, extras: StepExtras | None = None) -> None:
         """Apply one retired sub-step."""

@@ -3,10 +3,28 @@
 import numpy as np
 
 from octavo.core.scheduler.book import Book
-from octavo.core.scheduler.columns import GRAMMAR, LOGPROBS, MANY_STOPS
+from octavo.core.scheduler.columns import (
+    CLIENT,
+    DONE,
+    EPOCH,
+    EVERY,
+    FLAGS,
+    FULL_AT,
+    GRAMMAR,
+    HANDLE,
+    LENGTH,
+    LIMIT,
+    LOGPROBS,
+    MANY_STOPS,
+    RETIRED,
+    RETIRED_BY,
+    RETIRED_UNTOLD,
+    STOP,
+    TOLD,
+)
 from octavo.core.scheduler.request import Request
 from octavo.wire.arrays import Bools, Ints
-from octavo.wire.plan import StepPlan
+from octavo.wire.plan import Kind, StepPlan
 from octavo.wire.reply import FinishReason, RequestDelta
 from octavo.wire.result import LogprobArrays, PromptLogprobs, StepExtras, StepResult
 
@@ -21,9 +39,11 @@ class Updater:
         """One retired sub-step of ``plan``. Answers for a request that is gone, or was preempted, are dropped."""
         book, c = self.book, self.book.columns
         rows = plan.rows
+        book.counters.steps += 1
+        if plan.kind == Kind.DECODE and not (result.fault or result.row_faults or extras) and self._quick(plan, result):
+            return
         c.uses[rows] -= 1
         book.rows.wake()
-        book.counters.steps += 1
         if result.fault is not None:
             self._fail(plan, range(len(rows)), f"the step failed: {result.fault}")
             return
@@ -50,6 +70,37 @@ class Updater:
         if not plan.samples.all():
             self._scored(rows[alive & ~plan.samples])
 
+    def _quick(self, plan: StepPlan, result: StepResult) -> bool:
+        """The same for a step in which nothing happens but one token more for every row. False: something else does,
+        and nothing was changed."""
+        book, c = self.book, self.book.columns
+        rows = plan.rows
+        block = c.block[:, rows]
+        tokens = result.tokens[:, 0]
+        length = block[LENGTH]
+        plain = (block[EPOCH] == plan.epochs) & (result.counts == 1) & (block[FLAGS] == 0) & (length + 1 < block[LIMIT])
+        if not plain.all() or (block[STOP:] == tokens).any():
+            return False
+        c.tokens[rows, length] = tokens
+        book.rows.wake()
+        book.counters.generation_tokens += len(rows)
+        if ((block[EVERY] == 1) & (block[TOLD] == length)).all():
+            c.block[RETIRED, rows] += RETIRED_BY
+            book.replies.tokens(block[CLIENT], block[HANDLE], result.counts, tokens)
+        else:
+            c.block[RETIRED_UNTOLD, rows] += RETIRED_BY[:-1]
+            if block[EVERY].any():
+                self._tell(rows, length + 1, np.zeros(len(rows), np.bool_))
+        self._publish(rows, block[DONE] + 1 >= block[FULL_AT])
+        return True
+
+    def _publish(self, rows: Ints, full: Bools) -> None:
+        if full.any():
+            for row in rows[full].tolist():
+                request = self.book.at[row]
+                assert request is not None
+                self.book.publish(request)
+
     def _fail(self, plan: StepPlan, indexes, text: str) -> None:
         c, book = self.book.columns, self.book
         for index in indexes:
@@ -60,16 +111,12 @@ class Updater:
 
     def _computed(self, plan: StepPlan, alive: Bools) -> None:
         """Positions that are certain now; a page that became full is published, a window moves on."""
-        book, c = self.book, self.book.columns
+        c = self.book.columns
         rows, takes = (plan.rows, plan.takes) if alive.all() else (plan.rows[alive], plan.takes[alive])
         # Within a burst a row that reached its limit computes nothing more.
         done = np.minimum(c.done[rows] + takes, c.computed[rows])
         c.done[rows] = done
-        # The token that a full page ends with may be this very step's predecessor: always known by now.
-        for row in rows[done // book.kv.page > c.published[rows]].tolist():
-            request = book.at[row]
-            assert request is not None
-            book.publish(request)
+        self._publish(rows, done >= c.full_at[rows])
 
     def _tokens(self, rows: Ints, tokens: Ints) -> None:
         """One more token for each of ``rows``: stops, deliveries."""
@@ -80,7 +127,7 @@ class Updater:
         c.length[rows] = length
         c.pending[rows] -= 1
         book.counters.generation_tokens += len(rows)
-        stopped = (c.stops[rows] == np.asarray(tokens)[:, None]).any(axis=1)
+        stopped = (c.stops[:, rows] == tokens).any(axis=0)
         many = c.flags[rows] & MANY_STOPS > 0
         if many.any():
             for index in np.flatnonzero(many).tolist():
