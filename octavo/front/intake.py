@@ -251,7 +251,7 @@ class Intake:
         if params.stop and self._tokenizer is None:
             raise BadRequest("stop strings need a tokenizer, and this engine runs without one", "stop")
         for word in params.stop or ():
-            check_text(word, "stop")  # type: ignore[arg-type]
+            check_text(word, "stop")
         if params.extra_args:
             raise BadRequest(
                 f"extra_args has {str(next(iter(params.extra_args)))[:40]!r}, which nothing here reads", "extra_args"

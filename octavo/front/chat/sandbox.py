@@ -7,6 +7,7 @@ are counted, strings are measured where they grow; what goes over a limit raises
 import contextvars
 import datetime
 import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -21,6 +22,8 @@ MAX_STEPS = 1_000_000
 #: Characters of any string on the way, whatever the prompt may have.
 MAX_STRING = 16_000_000
 _WIDTH_METHODS = frozenset({"ljust", "rjust", "center", "zfill", "expandtabs"})
+_PERCENT = re.compile(r"%(?:\([^)]*\))?[#0\- +]*(\*|[0-9]*)(?:\.(\*|[0-9]*))?")
+_BRACES = re.compile(r"\{[^{}:]*:([^{}]*)(\{?)")
 _steps: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("steps", default=None)
 
 
@@ -112,7 +115,7 @@ class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         _measure_joins(tree)
         return tree
 
-    def call(self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+    def call(self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         tick()
         owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
         if isinstance(owner, str):
@@ -120,9 +123,19 @@ class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
                 _refuse_growth(max((arg for arg in args if isinstance(arg, int)), default=0) * max(len(owner), 1))
             elif name == "replace" and len(args) >= 2:
                 _check_replace(owner, *args)
-            elif name in ("format", "format_map"):
-                _check_format(owner)
         return _measured(super().call(__context, __obj, *args, **kwargs))
+
+    def wrap_str_format(self, value: Any) -> Any:
+        """``str.format`` and ``format_map``: Jinja replaces them by safe ones, which still make any width."""
+        wrapped = super().wrap_str_format(value)
+        if wrapped is None:
+            return None
+
+        def checked(*args: Any, **kwargs: Any) -> str:
+            _check_braces(value.__self__)
+            return wrapped(*args, **kwargs)
+
+        return checked
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "*":
@@ -136,7 +149,7 @@ class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         elif operator == "+":
             _refuse_growth(_size(left) + _size(right))
         elif operator == "%" and isinstance(left, str):
-            _check_format(left)
+            _check_percent(left)
         return super().call_binop(context, operator, left, right)
 
 
@@ -173,7 +186,7 @@ def _after(original: Any) -> Any:
 
 def _refused(name: str) -> Any:
     def refuse(text: Any, *args: Any, **kwargs: Any) -> Any:
-        _check_format(str(text))
+        _check_percent(str(text))
         return _measured(str(text) % (kwargs or args))
 
     return refuse
@@ -194,14 +207,22 @@ def _check_replace(text: Any, old: Any, new: Any, *args: Any, **kwargs: Any) -> 
     _refuse_growth(len(text) + times * max(len(new) - len(old), 0))
 
 
-def _check_format(form: str) -> None:
-    """A width or precision in a format string is a number of characters to make."""
-    number = 0
-    for char in form:
-        number = number * 10 + int(char) if char in "0123456789" else 0
-        _refuse_growth(number)
-    if "*" in form or "{:{" in form.replace(" ", ""):
-        raise TemplateLimit("the template formats with a width that is computed")
+def _check_percent(form: str) -> None:
+    """A width or precision of ``%`` is a number of characters to make."""
+    for found in _PERCENT.finditer(form):
+        for number in found.groups():
+            if number == "*":
+                raise TemplateLimit("the template formats with a width that is computed")
+            _refuse_growth(int(number or 0))
+
+
+def _check_braces(form: str) -> None:
+    """As ``_check_percent``, for ``str.format``."""
+    for spec, nested in _BRACES.findall(form):
+        if nested:
+            raise TemplateLimit("the template formats with a width that is computed")
+        for number in re.findall("[0-9]+", spec):
+            _refuse_growth(int(number))
 
 
 def _raise_exception(message: str) -> None:

@@ -133,7 +133,7 @@ class ChatTemplate:
         return {}
 
     def _try(self, template: jinja2.Template, content: Any) -> bool:
-        variables = {"tools": None, "documents": None, **self._specials, "add_generation_prompt": True}
+        variables: dict[str, Any] = {"tools": None, "documents": None, **self._specials, "add_generation_prompt": True}
         variables["messages"] = [{"role": "user", "content": content}]
         try:
             text = rendered(template, variables, MAX_STRING)

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
 
+from front.support import VOCAB, small
 from octavo.front.detokenize import Detokenizer, WindowDetokenizer, detokenizer, split_utf8, tail
 from octavo.front.tokenizers.base import Specials, Tokenizer
-from front.support import VOCAB, small
 
 ids = st.lists(st.integers(0, VOCAB - 1), max_size=40)
 #: Mostly ids of bytes from 0x80 on, so that characters are whole, cut and broken.
@@ -58,7 +58,9 @@ def test_nothing_is_told_before_a_character_is_whole():
 
 def sentencepiece() -> Tokenizer:
     pieces = ["<unk>", "<s>", "▁a", "b", "▁", *(f"<0x{byte:02X}>" for byte in range(256))]
-    backend = Backend(models.BPE({piece: i for i, piece in enumerate(pieces)}, [], byte_fallback=True, unk_token="<unk>"))
+    backend = Backend(
+        models.BPE({piece: i for i, piece in enumerate(pieces)}, [], byte_fallback=True, unk_token="<unk>")
+    )
     backend.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
