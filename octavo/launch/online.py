@@ -215,8 +215,7 @@ class _House:
         self.server.should_exit = True
         if not await self.engine.drain(self._grace):
             _log.warning("%d answers were not finished in time and are aborted", self.engine.open_requests)
-        for work in list(self.service.open):
-            work.close()
+        self.service.end()
 
     def _died(self, reason: str) -> None:
         self.status = 1

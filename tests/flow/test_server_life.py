@@ -230,6 +230,22 @@ def test_what_is_not_finished_in_time_is_aborted(tmp_path, number, seconds):
         assert server.wait() == 0
 
 
+def test_an_engine_that_hangs_does_not_hold_up_the_end(tmp_path):
+    with served(tmp_path, hang=60.0) as server:
+        server.ready()
+        engine = engine_of(server)
+        first = Asker(server, LONG)
+        time.sleep(0.5)  # its step begins, and hangs
+        second = Asker(server, LONG)
+        time.sleep(0.3)
+        server.process.terminate()
+        assert first.done().status in (200, 503)
+        assert second.done().status == 503
+        assert "shutting down" in second.text
+        assert server.wait() == 0
+        assert gone(engine)
+
+
 def test_a_second_signal_ends_at_once(tmp_path):
     with served(tmp_path, "--shutdown-timeout", "300", latency=0.05) as server:
         server.ready()

@@ -36,6 +36,8 @@ class Service:
         self.fingerprint = f"octavo-{__version__}"
         self.open: set[Work] = set()
         self.draining = False
+        self._ended = False
+        self._arriving: set[asyncio.Future] = set()
 
     @staticmethod
     def now() -> int:
@@ -143,6 +145,7 @@ class Service:
 
     async def submit(self, body: SamplingBody, name: str, prompts: Sequence[Any], params: SamplingParams) -> "Work":
         """The engine's streams for ``prompts``, once it has admitted all of them; if it refuses one, none goes on."""
+        self.check_alive()
         deadline = None if self.options.request_timeout is None else time.monotonic() + self.options.request_timeout
         submits = [
             asyncio.ensure_future(
@@ -158,17 +161,31 @@ class Service:
             )
             for index, prompt in enumerate(prompts)
         ]
+        arrival = asyncio.gather(*submits)
+        self._arriving.add(arrival)
         try:
-            work = Work(self, await asyncio.gather(*submits))
+            work = Work(self, await arrival)
         except BaseException:
             for submit in submits:
                 submit.cancel()
             for stream in await asyncio.gather(*submits, return_exceptions=True):
                 if not isinstance(stream, BaseException):
                     stream.abort()
+            if self._ended:
+                raise EngineDead("the server is shutting down") from None
             raise
+        finally:
+            self._arriving.discard(arrival)
         self.open.add(work)
         return work
+
+    def end(self) -> None:
+        """Abort what is open, and what the engine has not admitted yet; new requests are refused."""
+        self.draining = self._ended = True
+        for arrival in list(self._arriving):
+            arrival.cancel()
+        for work in list(self.open):
+            work.close()
 
 
 class Work:
