@@ -66,6 +66,11 @@ class Stream:
         self._engine._close(self._group)
         self._news.set()
 
+    def __del__(self) -> None:
+        # Dropped before anybody iterated; the collector may run in any thread.
+        if not self._group.finished:
+            self._engine._close_soon(self._group)
+
     async def final(self) -> RequestOutput:
         """The last output. For ``output_kind`` CUMULATIVE or FINAL_ONLY that is the whole answer."""
         last = None
@@ -225,10 +230,11 @@ class AsyncEngine:
         self._desk.open(group)
         try:
             self._core.add(requests)
-            await self._admitted(stream, group)
         except EngineDead as error:
             self._die(str(error))
             raise
+        try:
+            await self._admitted(stream, group)
         except BaseException:
             self._close(group)
             raise
@@ -313,6 +319,10 @@ class AsyncEngine:
             except EngineDead as error:
                 self._die(str(error))
         self._note_drained()
+
+    def _close_soon(self, group: Group) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._close, group)
 
     def _note_drained(self) -> None:
         if self._drained is not None and not self._desk:

@@ -267,6 +267,8 @@ def _by_handle(reply: StepReply) -> dict[int, tuple[list[int], list[RequestDelta
 def _refusal(said: Refused) -> OctavoError:
     if said.status == Overloaded.status:
         return Overloaded(said.reason, said.param, said.retry_after)
+    if said.status == 503:
+        return EngineDead(said.reason)
     if said.status >= 500 and said.status != Unsupported.status:
         return RequestFailed(said.reason)
     return _REFUSALS.get(said.status, BadRequest)(said.reason, said.param)
