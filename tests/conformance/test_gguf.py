@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
+from conformance.driver import Sequence, model_of, random_ids
 from octavo.config.checkpoint import locate
 from octavo.testing import tiny
-from conformance.driver import Sequence, model_of, random_ids
 
 #: Windows and head sizes that GGUF's llama and qwen2 cannot say are left out.
 CASES = [

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from conformance.driver import Sequence, model_of
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "smollm2.json").read_text())

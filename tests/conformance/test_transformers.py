@@ -1,10 +1,10 @@
-"""Tiny random checkpoints give the logits of Transformers: every architecture and rope kind, however the prompt is cut."""
+"""Tiny checkpoints give the logits of Transformers: every architecture and rope kind, however a prompt is cut."""
 
 import pytest
 import torch
 
-from octavo.testing import tiny
 from conformance.driver import Sequence, model_of, random_ids
+from octavo.testing import tiny
 
 transformers = pytest.importorskip("transformers")
 LONG = 44  # past the trained length of the stretched kinds (32), past the windows (9)

@@ -1,8 +1,16 @@
-"""Matrix products with a weight [N, K]."""
+"""Matrix products with a weight [N, K]; on a CPU also with the weight in oneDNN's own layout.
+
+``F.linear`` reorders a bfloat16 weight in every call, which costs more than the product of few rows. A packed weight is
+reordered once, in the layout that oneDNN picks for ``_ROWS`` rows, which serves any number of them.
+"""
+
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+_ROWS = 32
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -13,3 +21,24 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def linear_add(x: Tensor, weight: Tensor, add: Tensor) -> Tensor:
     """x [T, K], add [T, N] -> add + x @ weight.T."""
     return torch.addmm(add, x, weight.t())
+
+
+@lru_cache
+def packs(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether weights of this kind are worth packing, and can be."""
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    ops = torch.ops.mkldnn
+    if dtype == torch.bfloat16:
+        return ops._is_mkldnn_bf16_supported()
+    return dtype == torch.float16 and ops._is_mkldnn_fp16_supported()
+
+
+def pack(weight: Tensor) -> Tensor:
+    """[N, K] -> an opaque tensor for ``packed_linear``; the dense one may go."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS)
+
+
+def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``linear`` with a packed weight; ``linear`` itself is its twin."""
+    return torch.ops.mkldnn._linear_pointwise.default(x, packed, bias, "none", [], "")

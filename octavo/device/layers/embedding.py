@@ -4,13 +4,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from octavo.device.kernels.linear import linear
 from octavo.device.layers.norm import RMSNorm
 from octavo.device.quant.base import LinearMethod
 
 
 class Embedding(nn.Module):
-    """``scale`` multiplies what is looked up; rounded to the dtype first, as the models were trained."""
+    """``scale`` multiplies what is looked up; rounded to the dtype first, as the models were trained.
+    ``tied``: methods that multiply with this matrix."""
 
     def __init__(self, vocab: int, hidden: int, scale: float, device: torch.device, dtype: torch.dtype):
         super().__init__()
@@ -18,6 +18,7 @@ class Embedding(nn.Module):
         self.scale = torch.tensor(scale, dtype=dtype).item()
         self.device, self.dtype = device, dtype
         self.weight: Tensor | None = None
+        self.tied: list[LinearMethod] = []
 
     def shapes(self) -> dict[str, list[tuple[int, ...]]]:
         return {"weight": [self.size]}
@@ -28,7 +29,9 @@ class Embedding(nn.Module):
         return self.weight
 
     def filled(self, suffix: str, part: int) -> None:
-        pass
+        assert self.weight is not None
+        for method in self.tied:
+            method.adopt(self.weight)
 
     def forward(self, ids: Tensor) -> Tensor:
         """int [T] -> [T, H]."""
@@ -38,30 +41,15 @@ class Embedding(nn.Module):
 
 
 class Head(nn.Module):
-    """Norm and product with the vocabulary's matrix: its own (``method``), or the embedding's (``tied``)."""
+    """Norm and product with the vocabulary's matrix."""
 
-    def __init__(
-        self,
-        *,
-        norm: RMSNorm,
-        method: LinearMethod | None = None,
-        tied: Embedding | None = None,
-        softcap: float | None = None,
-    ):
+    def __init__(self, norm: RMSNorm, method: LinearMethod, softcap: float | None):
         super().__init__()
-        assert (method is None) != (tied is None)
-        self.norm, self.method, self.tied, self.softcap = norm, method, tied, softcap
+        self.norm, self.method, self.softcap = norm, method, softcap
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[N, H] -> float32 [N, V]."""
-        x = self.norm(hidden)
-        if self.method is not None:
-            logits = self.method.apply(x)
-        else:
-            assert self.tied is not None
-            assert self.tied.weight is not None
-            logits = linear(x, self.tied.weight)
-        logits = logits.float()
+        logits = self.method.apply(self.norm(hidden)).float()
         if self.softcap is None:
             return logits
         return logits.div_(self.softcap).tanh_().mul_(self.softcap)

@@ -178,10 +178,13 @@ class Kit:
         softcap: float | None = None,
     ) -> Head:
         """The norm and product that make logits; with ``tied`` it uses the embedding's matrix."""
-        if tied is not None:
-            self._shared.unread.add(f"{self.at(name)._path}.weight")
-            return Head(norm=norm, tied=tied, softcap=softcap)
-        return Head(norm=norm, method=self._method([name], hidden, [vocab]), softcap=softcap)
+        if tied is None:
+            return Head(norm, self._method([name], hidden, [vocab]), softcap)
+        shared = self._shared
+        shared.unread.add(f"{self.at(name)._path}.weight")
+        spec = LinearSpec(name=self.at(name)._path, inner=hidden, outs=(vocab,))
+        tied.tied.append(shared.scheme.linear(spec, shared.device, shared.dtype))
+        return Head(norm, tied.tied[-1], softcap)
 
     def stack(self, name: str, count: int, make: Callable[["Kit", int], M]) -> nn.ModuleList:
         """``count`` layers, each made at its own place."""

@@ -44,6 +44,9 @@ class LinearMethod(Protocol):
     def filled(self, suffix: str, part: int) -> None:
         """That tensor is complete. After the last one the method packs its weights; there is one copy at any time."""
 
+    def adopt(self, weight: Tensor) -> None:
+        """Take as the one part a matrix that another layer owns, as a tied head does; copied only to be packed."""
+
     def apply(self, x: Tensor, add: Tensor | None = None) -> Tensor:
         """x [T, inner] -> [T, out], or half as wide where it takes ``act``. ``add`` only where it takes ``add``."""
 

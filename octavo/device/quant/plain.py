@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from octavo.device.kernels.linear import linear, linear_add
+from octavo.device.kernels.linear import linear, linear_add, pack, packed_linear, packs
 from octavo.device.quant.base import LinearSpec
 
 
@@ -15,13 +15,15 @@ class Plain:
 
 
 class PlainLinear:
-    """One matrix of all parts, one above the other."""
+    """One matrix of all parts, one above the other; packed once all are there, where the device gains by it."""
 
     def __init__(self, spec: LinearSpec, device: torch.device, dtype: torch.dtype):
         self.spec, self.device, self.dtype = spec, device, dtype
-        self.takes = frozenset({"add"} if spec.adds and not spec.bias else ())
+        self.packs = packs(device, dtype)
+        self.takes = frozenset({"add"} if spec.adds and not spec.bias and not self.packs else ())
         self.weight: Tensor | None = None
         self.bias: Tensor | None = None
+        self._missing = len(spec.outs)
 
     def shapes(self) -> dict[str, list[tuple[int, ...]]]:
         spec = self.spec
@@ -39,10 +41,18 @@ class PlainLinear:
         return whole.split(self.spec.outs)[part]
 
     def filled(self, suffix: str, part: int) -> None:
-        pass
+        self._missing -= suffix == "weight"
+        if not self._missing and suffix == "weight" and self.packs:
+            assert self.weight is not None
+            self.weight = pack(self.weight)
+
+    def adopt(self, weight: Tensor) -> None:
+        self.weight = pack(weight) if self.packs else weight
 
     def apply(self, x: Tensor, add: Tensor | None = None) -> Tensor:
         assert self.weight is not None
+        if self.packs:
+            return packed_linear(x, self.weight, self.bias)
         if add is not None:
             return linear_add(x, self.weight, add)
         return linear(x, self.weight, self.bias)

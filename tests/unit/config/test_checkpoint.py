@@ -30,7 +30,7 @@ def test_nothing_there(name):
 
 
 def test_a_directory_without_config(tmp_path):
-    with pytest.raises(CheckpointError, match="config.json: not there"):
+    with pytest.raises(CheckpointError, match=r"config\.json: not there"):
         locate(str(tmp_path))
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(CheckpointError, match="JSON"):
@@ -58,7 +58,7 @@ def test_offline_a_hub_name_is_not_looked_up(tmp_path, monkeypatch):
         locate("owner/name", download_dir=str(tmp_path))
     with pytest.raises(ConfigError, match="HF_HUB_OFFLINE is set"):
         locate("owner/name/file.gguf", download_dir=str(tmp_path))
-    with pytest.raises(ConfigError, match="end in .gguf"):
+    with pytest.raises(ConfigError, match=r"end in \.gguf"):
         locate("owner/name/file.bin", download_dir=str(tmp_path))
 
 

@@ -1,4 +1,4 @@
-"""ModelFacts from config.json: what is silent takes the class's default, what is not supported is an error naming it."""
+"""ModelFacts from config.json: silence takes the class's default, what is not supported is named."""
 
 import pytest
 
