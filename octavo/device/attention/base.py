@@ -100,10 +100,10 @@ class AttentionNeed:
 
 @dataclass(frozen=True, eq=False)
 class KVCache:
-    """One layer's keys and values, as views of a slot's raw bytes. Their shapes are the backend's own affair."""
+    """One layer's keys and values, as a view of a slot's raw bytes: data [pages, ...], the rest of its shape being the
+    backend's own affair."""
 
-    k: Tensor
-    v: Tensor
+    data: Tensor
     page: int
 
 
@@ -119,15 +119,15 @@ class AttentionBackend(Protocol):
     def pages(self, spec: KVSpec) -> Sequence[int]:
         """Tokens a page that it can walk, the preferred first."""
 
-    def view(self, spec: KVSpec, raw: Tensor, pages: int, page: int, kind: torch.dtype, alike: bool = True) -> KVCache:
+    def view(self, spec: KVSpec, raw: Tensor, pages: int, page: int, kind: torch.dtype) -> KVCache:
         """A slot's bytes (uint8, at least ``pages * page * spec.token_bytes`` of them) as one layer's cache.
 
-        Layers of different groups share a slot, so page p must be the same bytes in every view of it; ``alike``: all
-        of them have this shape, so that any layout over pages does.
+        Layers of different groups share a slot, so page p must be the same bytes in every view of it: where ``raw`` is
+        larger than needed, its ``pages`` equal parts are the pages.
         """
 
     def plan(self, batch: InputBatch, spec: KVSpec, group: int) -> Any:
         """The step's metadata for layers of ``group``: made once a step and group, of device operations alone."""
 
     def attend(self, layer: LayerAttention, qkv: Tensor, cache: KVCache, meta: Any) -> Tensor:
-        """qkv [T, sum(layer.sizes)] -> [T, Hq * Dv]. Writes the step's keys and values into the cache."""
+        """qkv [T, sum(layer.sizes)], used up by it -> [T, Hq * Dv]. Writes the step's keys and values to the cache."""

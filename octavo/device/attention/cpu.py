@@ -1,7 +1,8 @@
-"""Attention on a CPU: gathered pages and two batched products for decodes, torch's own attention for prompts.
+"""Attention on a CPU: pages gathered into a buffer that stays in the cache, and torch's own attention over it.
 
-Cache: keys and values apart, [Hk, pages, page, D], so that one ``index_select`` a cache puts the pages of a whole batch
-in place. Decode rows are bucketed by length, so that one long row does not pad the others.
+KV cache: [pages, page, Hk * D + Hk * Dv], a token's keys and values side by side as the fused linear gives them, so
+that storing is one write a layer and gathering copies whole pages. Rows are gathered a few at a time: at 1,500 tokens
+keys and values still lie in L2 when they are read.
 """
 
 from dataclasses import dataclass, field
@@ -10,50 +11,57 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from octavo.common.math import next_power_of_two
 from octavo.device.attention.base import AttentionNeed, GraphUse, KVCache, LayerAttention
 from octavo.device.batch.batch import InputBatch
 from octavo.device.kernels.kvstore import store
-from octavo.device.kernels.paged_decode import paged_decode_torch
-from octavo.device.kernels.paged_prefill import prefill_torch
+from octavo.device.kernels.paged_decode import decode
+from octavo.device.kernels.paged_prefill import Block, Masks, prefill
 from octavo.device.kernels.qk_norm import qk_norm
-from octavo.device.kernels.rope import rope, turns
+from octavo.device.kernels.rope import rope_, turns
 from octavo.wire.kv import KVSpec
 
-#: Two rows share a bucket if the shorter has at least this part of the longer one's pages.
-ALIKE = 0.6
+#: Tokens of decode rows that are gathered at once.
+GATHER = 1536
 
 
-@dataclass(eq=False, slots=True)
-class Bucket:
-    """Decode rows of like length. rows int64[b] or None for all of them in order; pages int64[b * n]; bias as
-    ``paged_decode_torch`` wants it."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Chunk:
+    """Decode rows start <= i < stop of the step, at most ``length`` keys each from a row's first page on.
 
-    rows: Tensor | None
-    pages: Tensor
-    bias: Tensor
-
-
-@dataclass(eq=False, slots=True)
-class Piece:
-    """A row with a piece of prompt: its tokens, what is computed before them, and its pages from ``first`` on (a
-    multiple of the page size; before it lies what the window has left)."""
+    pages int64[rows * n], n for each row; ``first``: where those of a single row begin, if they follow one another.
+    """
 
     start: int
-    take: int
-    before: int
-    first: int
+    stop: int
+    count: int
+    length: int
     pages: Tensor
+    first: int | None
+    mask: Tensor | None
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
+class Piece:
+    """A row with a piece of prompt: tokens start <= i < stop of the step, ``length`` keys with its own at the end."""
+
+    start: int
+    stop: int
+    length: int
+    pages: Tensor
+    blocks: list[Block]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class CPUMeta:
     """``turned``: rotary tables at the step's positions, by table."""
 
     positions: Tensor
     slots: Tensor
     decodes: int
-    buckets: list[Bucket]
+    chunks: list[Chunk]
     pieces: list[Piece]
+    buffer: Tensor
     turned: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
 
@@ -62,6 +70,11 @@ class CPUAttention:
 
     name = "cpu"
     graphs = GraphUse.NEVER
+
+    def __init__(self) -> None:
+        self._buffer = torch.empty(0, dtype=torch.uint8)
+        self._masks: Masks | None = None
+        self._kind = torch.float32
 
     def supports(self, need: AttentionNeed) -> str | None:
         if need.cache_dtype != need.dtype:
@@ -75,131 +88,138 @@ class CPUAttention:
     def pages(self, spec: KVSpec) -> tuple[int, ...]:
         return (64, 32, 16, 8, 4, 2, 1, 128, 256)
 
-    def view(self, spec: KVSpec, raw: Tensor, pages: int, page: int, kind: torch.dtype, alike: bool = True) -> KVCache:
-        heads = spec.kv_heads
-        flat = raw.view(kind)
-        if alike:
-            k, v = flat[: pages * page * spec.token_bytes // spec.item_bytes].split(
-                [pages * page * heads * spec.k_dim, pages * page * heads * spec.v_dim]
-            )
-            return KVCache(k.view(heads, pages, page, spec.k_dim), v.view(heads, pages, page, spec.v_dim), page)
-        wide = len(flat) // pages
-        rows = flat[: pages * wide].view(pages, wide)
-        k, v = rows[:, : page * heads * (spec.k_dim + spec.v_dim)].split(
-            [page * heads * spec.k_dim, page * heads * spec.v_dim], 1
-        )
-        return KVCache(
-            k.unflatten(1, (heads, page, spec.k_dim)).transpose(0, 1),
-            v.unflatten(1, (heads, page, spec.v_dim)).transpose(0, 1),
-            page,
-        )
+    def view(self, spec: KVSpec, raw: Tensor, pages: int, page: int, kind: torch.dtype) -> KVCache:
+        width = spec.token_bytes // spec.item_bytes
+        if self._masks is None or kind != self._kind:
+            self._masks, self._kind = Masks(kind, raw.device), kind
+        held = raw.view(kind).unflatten(0, (pages, -1))[:, : page * width]
+        return KVCache(held.unflatten(1, (page, width)), page)
 
     def plan(self, batch: InputBatch, spec: KVSpec, group: int) -> CPUMeta:
-        table = batch.tables[group]
-        lens = batch.host_lens
+        kind, masks = self._kind, self._masks
+        assert masks is not None, "a plan before any cache"
+        table, lens = batch.tables[group], batch.host_lens
         firsts = np.zeros_like(lens)
-        if spec.window is not None:  # the first query's window, in whole pages
+        if spec.window is not None:  # pages that the window of a row's first query has left
             firsts = np.maximum(lens - batch.host_takes + 1 - spec.window, 0) // batch.page
         counts = -(-lens // batch.page) - firsts
+        seen = lens - firsts * batch.page
+        chunks = _chunks(table, lens, firsts, counts, seen, batch, spec.window, kind)
         pieces = [
             Piece(
-                start=int(start),
-                take=int(batch.host_takes[row]),
-                before=int(lens[row] - batch.host_takes[row]),
-                first=int(firsts[row]) * batch.page,
+                start=int(batch.host_starts[row]),
+                stop=int(batch.host_starts[row] + batch.host_takes[row]),
+                length=int(seen[row]),
                 pages=table[row, firsts[row] : firsts[row] + counts[row]],
+                blocks=masks.blocks(int(batch.host_takes[row]), int(seen[row] - batch.host_takes[row]), spec.window),
             )
-            for row, start in enumerate(batch.host_starts)
-            if row >= batch.decodes
+            for row in range(batch.decodes, len(lens))
         ]
-        return CPUMeta(
-            positions=batch.positions[0],
-            slots=batch.slots[group],
-            decodes=batch.decodes,
-            buckets=_buckets(table, lens[: batch.decodes], firsts, counts[: batch.decodes], batch.page, spec.window),
-            pieces=pieces,
-        )
+        most = max([(chunk.stop - chunk.start) * chunk.count for chunk in chunks] + [len(p.pages) for p in pieces])
+        size = most * batch.page * spec.token_bytes
+        if size > len(self._buffer):
+            self._buffer = torch.empty(next_power_of_two(size), dtype=torch.uint8)
+        buffer = self._buffer[:size].view(kind).view(most, -1)
+        return CPUMeta(batch.positions[0], batch.slots[group], batch.decodes, chunks, pieces, buffer)
 
     def attend(self, layer: LayerAttention, qkv: Tensor, cache: KVCache, meta: CPUMeta) -> Tensor:
-        q, k, v = self._split(layer, qkv, meta)
-        if k is not None and v is not None:
-            store(cache.k, meta.slots, k)
-            store(cache.v, meta.slots, v)
-        out = qkv.new_empty(len(qkv), layer.q_heads, layer.v_dim)
-        for bucket in meta.buckets:
-            mine = q[: meta.decodes] if bucket.rows is None else q[bucket.rows]
-            said = paged_decode_torch(
-                mine, cache.k, cache.v, bucket.pages, bucket.bias, layer.scale, layer.softcap, layer.sinks
-            )
-            out[slice(meta.decodes) if bucket.rows is None else bucket.rows] = said
-        for piece in meta.pieces:
-            span = slice(piece.start, piece.start + piece.take)
-            seen = piece.before + piece.take - piece.first
-            out[span] = prefill_torch(
-                q[span],
-                cache.k.index_select(1, piece.pages).flatten(1, 2)[:, :seen],
-                cache.v.index_select(1, piece.pages).flatten(1, 2)[:, :seen],
-                piece.before,
-                layer.scale,
-                layer.window,
-                layer.softcap,
-                layer.sinks,
-            )
-        return out.flatten(1)
-
-    def _split(self, layer: LayerAttention, qkv: Tensor, meta: CPUMeta) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """q [T, Hq, D], k [T, Hk, D], v [T, Hk, Dv], normed and turned; k and v None where they are another's."""
         q_width, k_width, _ = layer.sizes
         heads = qkv[:, : q_width + k_width].unflatten(1, (-1, layer.head_dim))
         if layer.q_norm is not None:
-            q, k = heads[:, : layer.q_heads], heads[:, layer.q_heads :]
-            heads = torch.cat(
-                (
-                    qk_norm(q, layer.q_norm, layer.norm_eps),
-                    k if layer.k_norm is None else qk_norm(k, layer.k_norm, layer.norm_eps),
-                ),
-                1,
-            )
+            mine = heads[:, : layer.q_heads]
+            mine.copy_(qk_norm(mine, layer.q_norm, layer.norm_eps))
+        if layer.k_norm is not None and k_width:
+            mine = heads[:, layer.q_heads :]
+            mine.copy_(qk_norm(mine, layer.k_norm, layer.norm_eps))
         if layer.rope is not None:
             turned = meta.turned.get(id(layer.rope[0]))
             if turned is None:
-                turned = meta.turned[id(layer.rope[0])] = turns(*layer.rope, meta.positions)
-            heads = rope(heads, *turned)
-        if not k_width:
-            return heads, None, None
-        v = qkv[:, q_width + k_width :].unflatten(1, (-1, layer.v_dim))
-        return heads[:, : layer.q_heads], heads[:, layer.q_heads :], v
+                turned = meta.turned[id(layer.rope[0])] = turns(*layer.rope, meta.positions, qkv.dtype)
+            rope_(heads, *turned)
+        if k_width:
+            store(cache.data, meta.slots, qkv[:, q_width:])
+        q = heads[:, : layer.q_heads]
+        if not meta.pieces:
+            return _decode(layer, q, cache.data, meta).reshape(len(qkv), -1)
+        out = qkv.new_empty(len(qkv), layer.q_heads, layer.v_dim)
+        if meta.chunks:
+            out[: meta.decodes] = _decode(layer, q[: meta.decodes], cache.data, meta).flatten(1, 2)
+        for piece in meta.pieces:
+            gathered = torch.index_select(cache.data.flatten(1), 0, piece.pages, out=meta.buffer[: len(piece.pages)])
+            keys, values = _heads(layer, gathered, 1, piece.length)
+            span = slice(piece.start, piece.stop)
+            out[span] = prefill(q[span], keys[0], values[0], piece.blocks, layer.scale, layer.softcap, layer.sinks)
+        return out.flatten(1)
 
 
-def _buckets(
-    table: Tensor, lens: np.ndarray, firsts: np.ndarray, counts: np.ndarray, page: int, window: int | None
-) -> list[Bucket]:
-    if not len(lens):
-        return []
-    order = np.argsort(-counts, kind="stable")
-    cuts, longest = [0], counts[order[0]]
-    for at, row in enumerate(order):
-        if counts[row] < ALIKE * longest:
-            cuts.append(at)
-            longest = counts[row]
-    buckets = []
-    for low, high in zip(cuts, [*cuts[1:], len(order)], strict=True):
-        rows = np.sort(order[low:high])
-        wide = int(counts[rows].max())
-        first = firsts[rows][:, None]
-        at = first + np.minimum(np.arange(wide), counts[rows][:, None] - 1)  # padding repeats a row's own page
-        position = first * page + np.arange(wide * page)
-        length = lens[rows][:, None]
-        seen = position < length
+def _decode(layer: LayerAttention, q: Tensor, cache: Tensor, meta: CPUMeta) -> Tensor:
+    """q [b, Hq, D] of the step's decode rows -> [b, Hk, group, Dv]."""
+    q = q.unflatten(1, (layer.kv_heads, -1))
+    flat = cache.flatten(1)
+    out = []
+    for chunk in meta.chunks:
+        rows = chunk.stop - chunk.start
+        if chunk.first is not None and flat.is_contiguous():
+            gathered = flat[chunk.first : chunk.first + chunk.count]
+        else:
+            gathered = torch.index_select(flat, 0, chunk.pages, out=meta.buffer[: rows * chunk.count])
+        keys, values = _heads(layer, gathered, rows, chunk.length)
+        mine = q[chunk.start : chunk.stop]
+        out.append(decode(mine, keys, values, chunk.mask, layer.scale, layer.softcap, layer.sinks))
+    return out[0] if len(out) == 1 else torch.cat(out)
+
+
+def _heads(layer: LayerAttention, gathered: Tensor, rows: int, length: int) -> tuple[Tensor, Tensor]:
+    """Gathered pages [rows * n, page * w] as keys [rows, Hk, length, D] and values [rows, Hk, length, Dv]."""
+    heads, dim, v_dim = layer.kv_heads, layer.head_dim, layer.v_dim
+    tokens = gathered.view(rows, -1, heads * (dim + v_dim))[:, :length]
+    keys = tokens[..., : heads * dim].unflatten(-1, (heads, dim))
+    values = tokens[..., heads * dim :].unflatten(-1, (heads, v_dim))
+    return keys.transpose(1, 2), values.transpose(1, 2)
+
+
+def _chunks(
+    table: Tensor,
+    lens: np.ndarray,
+    firsts: np.ndarray,
+    counts: np.ndarray,
+    seen: np.ndarray,
+    batch: InputBatch,
+    window: int | None,
+    kind: torch.dtype,
+) -> list[Chunk]:
+    """Decode rows in runs whose gathered keys are at most ``GATHER`` tokens."""
+    page, chunks, start = batch.page, [], 0
+    host = table.numpy()
+    while start < batch.decodes:
+        count = int(counts[start])
+        stop = min(batch.decodes, start + max(1, GATHER // (count * page)))
+        while counts[start:stop].max() > count:  # windows leave different numbers of pages
+            count = int(counts[start:stop].max())
+            stop = min(stop, start + max(1, GATHER // (count * page)))
+        rows = np.arange(start, stop)
+        # padding repeats a row's own last page: other pages may hold what is not a number
+        at = firsts[rows][:, None] + np.minimum(np.arange(count), counts[rows][:, None] - 1)
+        pages = host[rows[:, None], at].astype(np.int64).ravel()
+        length = int(seen[rows].max())
+        key = firsts[rows][:, None] * page + np.arange(length)
+        hidden = key >= lens[rows][:, None]
         if window is not None:
-            seen &= position >= length - window
-        bias = np.where(seen, np.float32(0), np.float32("-inf"))
-        picked = torch.from_numpy(rows)
-        buckets.append(
-            Bucket(
-                rows=None if len(cuts) == 1 else picked,
-                pages=table[picked[:, None], torch.from_numpy(at)].flatten().long(),
-                bias=torch.from_numpy(bias)[:, None],
+            hidden |= key < lens[rows][:, None] - window
+        mask = None
+        if hidden.any():
+            mask = torch.from_numpy(np.where(hidden, np.float32("-inf"), np.float32(0))).to(kind)[:, None, None]
+        consecutive = len(rows) == 1 and bool((np.diff(pages) == 1).all())
+        chunks.append(
+            Chunk(
+                start=start,
+                stop=stop,
+                count=count,
+                length=length,
+                pages=torch.from_numpy(pages),
+                first=int(pages[0]) if consecutive else None,
+                mask=mask,
             )
         )
-    return buckets
+        start = stop
+    return chunks

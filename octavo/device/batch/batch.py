@@ -13,9 +13,10 @@ Rows of one token come first: rows 0 .. decodes - 1 have tokens 0 .. decodes - 1
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 from torch import Tensor
 
-from octavo.wire.arrays import Ints
+from octavo.wire.arrays import NO_INTS, Ints
 from octavo.wire.plan import Kind
 
 
@@ -34,7 +35,7 @@ class InputBatch:
     """One step. Device tensors hold the truth; the ``host_`` columns are what the plan says (upper bounds while drafts
     are in flight, otherwise exact) and serve shapes and loops on the host.
 
-    rows          int64[B]       persistent rows, those of one token first
+    rows          int64[B]       persistent rows, those of one token first (the longest of them first of all)
     ids           int64[T]       input tokens
     positions     int64[C, T]    C = 1 for plain positions
     query_start   int64[B + 1]   first token of each row
@@ -62,6 +63,7 @@ class InputBatch:
     host_starts: Ints
     host_takes: Ints
     host_lens: Ints
+    host_logit_rows: np.ndarray = NO_INTS
     embeds: Tensor | None = None
     is_embed: Tensor | None = None
 

@@ -3,16 +3,15 @@
 from torch import Tensor
 
 
-def store(cache: Tensor, slots: Tensor, values: Tensor) -> None:
-    """cache [Hk, pages, page, D], slots int64[T] (page * page size + offset), values [T, Hk, D], cast to the cache's
-    type. Slot 0 takes what nobody wants."""
-    store_torch(cache, slots, values)
+def store(cache: Tensor, slots: Tensor, rows: Tensor) -> None:
+    """cache [pages, page, w], slots int64[T] (page * page size + offset), rows [T, w] in the cache's type: what a token
+    keeps, as the backend lays it out. Slot 0 takes what nobody wants."""
+    store_torch(cache, slots, rows)
 
 
-def store_torch(cache: Tensor, slots: Tensor, values: Tensor) -> None:
-    values = values.transpose(0, 1).to(cache.dtype)
+def store_torch(cache: Tensor, slots: Tensor, rows: Tensor) -> None:
     if cache.is_contiguous():
-        cache.flatten(1, 2).index_copy_(1, slots, values)
+        cache.view(-1, cache.shape[2]).index_put_((slots,), rows)
     else:
-        page = cache.shape[2]
-        cache[:, slots // page, slots % page] = values
+        page = cache.shape[1]
+        cache.index_put_((slots // page, slots % page), rows)

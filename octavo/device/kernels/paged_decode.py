@@ -2,47 +2,49 @@
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 
-def paged_decode_torch(
+def decode(
     q: Tensor,
     keys: Tensor,
     values: Tensor,
-    pages: Tensor,
-    bias: Tensor,
+    mask: Tensor | None,
     scale: float,
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """One query a row: [b, Hq, D] -> [b, Hq, Dv].
+    """q [b, Hk, group, D] over keys [b, Hk, S, D] and values [b, Hk, S, Dv] that were gathered: [b, Hk, group, Dv].
 
-    keys [Hk, pages, page, D], values [Hk, pages, page, Dv]; pages int[b * n]: n of each row, one row after another;
-    bias [b, 1, n * page]: 0 where a row may look, -inf where not. Two batched products over gathered pages:
-    torch's own attention is an order of magnitude slower for single bfloat16 queries on a CPU.
+    mask [b, 1, 1, S] in q's type: 0 where a row may look, -inf where not; None: everywhere. The query heads of a
+    key-value head stand as its query rows, so that each key is read once for all of them.
     """
-    rows, q_heads, _ = q.shape
-    kv_heads = keys.shape[0]
-    k = keys.index_select(1, pages).view(kv_heads * rows, -1, keys.shape[-1])
-    v = values.index_select(1, pages).view(kv_heads * rows, -1, values.shape[-1])
-    # [b, Hk, group, D] -> [Hk, b, group, D]
-    heads = (q * scale).view(rows, kv_heads, q_heads // kv_heads, -1).transpose(0, 1).flatten(0, 1)
-    scores = torch.bmm(heads, k.transpose(1, 2)).float()
-    scores = scores.view(kv_heads, rows, -1, k.shape[1])
+    if softcap is None and sinks is None:
+        return scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=scale)
+    return attend_plainly(
+        q, keys, values, mask, scale, softcap, None if sinks is None else sinks.view(q.shape[1], -1, 1)
+    )
+
+
+def attend_plainly(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Attention spelt out, for what torch's own does not know: q [..., t, D], keys [..., S, D], values [..., S, Dv],
+    mask as torch's, ``sinks`` [..., t or 1, 1]: a score that takes part in the softmax and has no value."""
+    scores = torch.matmul(q * scale, keys.transpose(-1, -2)).float()
     if softcap is not None:
         scores = torch.tanh(scores / softcap).mul_(softcap)
-    weights = softmax(scores.add_(bias), sinks_of(sinks, kv_heads)).to(v.dtype)
-    out = torch.bmm(weights.view(kv_heads * rows, -1, k.shape[1]), v)
-    return out.view(kv_heads, rows, q_heads // kv_heads, -1).transpose(0, 1).reshape(rows, q_heads, -1)
-
-
-def sinks_of(sinks: Tensor | None, kv_heads: int) -> Tensor | None:
-    """[Hq] as [Hk, 1, group, 1], to stand beside scores [Hk, rows, group, keys]."""
-    return None if sinks is None else sinks.float().view(kv_heads, 1, -1, 1)
-
-
-def softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
-    """Softmax over the last dimension, where ``sinks`` takes part and is then dropped."""
-    if sinks is None:
-        return scores.softmax(-1)
-    joined = torch.cat((scores, sinks.expand(*scores.shape[:-1], 1)), -1)
-    return joined.softmax(-1)[..., :-1]
+    if mask is not None:
+        scores = scores + mask
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.float().expand(*scores.shape[:-1], 1)), -1)
+    weights = scores.softmax(-1)
+    if sinks is not None:
+        weights = weights[..., :-1]
+    return torch.matmul(weights.to(values.dtype), values)

@@ -11,26 +11,37 @@ from octavo.wire.plan import Kind, StepPlan
 
 
 def prepare(plan: StepPlan, state: RequestState, tables: BlockTables, columns: Columns, ahead: int = 0) -> InputBatch:
-    """The inputs of sub-step ``ahead`` of a plan with rows. The plan's writes are already applied."""
-    takes = plan.takes
-    tokens = int(takes.sum())
-    starts = np.cumsum(takes, dtype=np.int64)
+    """The inputs of sub-step ``ahead`` of a plan with rows. The plan's writes are already applied.
+
+    Rows of one token are put in order of their length, the longest first, so that backends can batch like with like;
+    ``logits_at`` and ``logit_rows`` are in the plan's order.
+    """
+    lens = plan.computed + plan.takes + np.int32(ahead)
+    longer = np.flatnonzero(plan.takes != 1)
+    decodes = int(longer[0]) if len(longer) else len(plan.takes)
+    rows, takes, known, computed = plan.rows, plan.takes, plan.known, plan.computed
     sampled = np.flatnonzero(plan.samples)
-    rows, d_takes, known, planned, chunk, logit_rows, logits_at = columns.ship(
-        plan.rows, takes, plan.known, plan.computed, plan.chunk, sampled, starts[sampled] - 1
+    if (np.diff(lens[:decodes]) > 0).any() and not known[:decodes].any():
+        order = np.arange(len(lens))
+        order[:decodes] = np.argsort(-lens[:decodes], kind="stable")
+        rows, takes, known, computed, lens = (column[order] for column in (rows, takes, known, computed, lens))
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        sampled = place[sampled]
+    tokens = int(takes.sum())
+    ends = np.cumsum(takes, dtype=np.int32)
+    d_rows, d_takes, d_known, planned, chunk, logit_rows, logits_at = columns.ship(
+        rows, takes, known, computed, plan.chunk, sampled, ends[sampled] - 1
     )
-    host_lens = (plan.computed + takes + ahead).astype(np.int32)
-    given = step_in(rows, d_takes, known, planned, chunk, state.computed.tensor, state.last.tensor, tokens)
-    token_rows = rows[given.index]
+    given = step_in(d_rows, d_takes, d_known, planned, chunk, state.computed.tensor, state.last.tensor, tokens)
+    token_rows = d_rows[given.index]
     alive = state.alive.tensor
-    wide = tables.width if rows.is_cuda else min(-(-int(host_lens.max()) // tables.page), tables.width)
-    longer = np.flatnonzero(takes != 1)
-    decodes = int(longer[0]) if len(longer) else len(takes)
+    wide = tables.width if d_rows.is_cuda else min(-(-int(lens.max()) // tables.page), tables.width)
     query = int(takes[0]) if (takes == takes[0]).all() else 0
     return InputBatch(
-        shape=BatchShape(Kind(plan.kind), tokens, len(plan.rows), query),
+        shape=BatchShape(Kind(plan.kind), tokens, len(rows), query),
         decodes=decodes,
-        rows=rows,
+        rows=d_rows,
         ids=given.ids,
         positions=given.positions[None],
         query_start=given.query_start,
@@ -38,10 +49,11 @@ def prepare(plan: StepPlan, state: RequestState, tables: BlockTables, columns: C
         logits_at=logits_at,
         logit_rows=logit_rows,
         slots=[slots(given.positions, token_rows, table, tables.page, alive) for table in tables],
-        tables=[table[rows, :wide] for table in tables],
+        tables=[table[d_rows, :wide] for table in tables],
         page=tables.page,
-        host_rows=plan.rows,
-        host_starts=(starts - takes).astype(np.int32),
+        host_rows=rows,
+        host_starts=ends - takes,
         host_takes=takes,
-        host_lens=host_lens,
+        host_lens=lens,
+        host_logit_rows=sampled,
     )

@@ -151,7 +151,7 @@ class ModelRunner:
             return DoneTicket(_nothing(plan, step))
         drawing = Drawing(
             plan.rows[plan.samples],
-            batch.host_lens[plan.samples],
+            batch.host_lens[batch.host_logit_rows],
             batch.rows[batch.logit_rows],
             batch.seq_lens[batch.logit_rows],
         )
@@ -245,8 +245,7 @@ class ModelRunner:
 
     def _clear(self, pages: np.ndarray) -> None:
         for bound in self._bound.values():
-            for cache in (bound.cache.k, bound.cache.v):
-                cache[:, torch.from_numpy(pages.astype(np.int64)).to(self._device)] = 0
+            bound.cache.data[torch.from_numpy(pages.astype(np.int64)).to(self._device)] = 0
 
     def _heal(self, row: int) -> None:
         """Take what is not a number out of a failed row's pages: their next owner's masked positions are multiplied by
@@ -254,8 +253,8 @@ class ModelRunner:
         for bound in self._bound.values():
             pages = np.unique(self.tables.host[bound.group][row])
             held = torch.from_numpy(pages.astype(np.int64)).to(self._device)
-            for cache in (bound.cache.k, bound.cache.v):
-                cache[:, held] = torch.nan_to_num(cache[:, held], nan=0.0, posinf=0.0, neginf=0.0)
+            data = bound.cache.data
+            data[held] = torch.nan_to_num(data[held], nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _nothing(plan: StepPlan, step: int, fault: str | None = None) -> StepResult:

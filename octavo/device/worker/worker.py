@@ -86,14 +86,11 @@ class Worker:
     def build(self, layout: KVLayout, max_model_len: int) -> None:
         """Allocate the cache, bind every layer to its part of it, and make the rows."""
         bound: dict[str, Bound] = {}
-        specs = {(g.spec.kv_heads, g.spec.k_dim, g.spec.v_dim, g.spec.item_bytes) for g in layout.groups}
         raw = [self._platform.allocate(layout.pages * layout.page_bytes) for _ in range(layout.slots)]
         for number, group in enumerate(layout.groups):
             for slot, name in enumerate(group.layers):
                 backend = self._backends[name]
-                cache = backend.view(
-                    group.spec, raw[slot], layout.pages, layout.page, self._dtype, alike=len(specs) == 1
-                )
+                cache = backend.view(group.spec, raw[slot], layout.pages, layout.page, self._dtype)
                 bound[name] = Bound(backend, cache, number)
         for layer in self._model.attentions:
             if layer.shares is not None:

@@ -55,7 +55,7 @@ def cases(draw):
 
 def batch_of(rows, starts, takes, tables, page):
     """The step in which each row computes ``takes`` tokens from ``starts`` on; single tokens first."""
-    order = sorted(range(len(rows)), key=lambda i: takes[i] != 1)
+    order = sorted(range(len(rows)), key=lambda i: (takes[i] != 1, -starts[i]))
     rows, starts, takes = ([column[i] for i in order] for column in (rows, starts, takes))
     positions = [p for s, t in zip(starts, takes, strict=True) for p in range(s, s + t)]
     index = [i for i, t in enumerate(takes) for _ in range(t)]
@@ -80,6 +80,7 @@ def batch_of(rows, starts, takes, tables, page):
         host_starts=ints(ends - takes),
         host_takes=ints(takes),
         host_lens=lens,
+        host_logit_rows=np.empty(0, np.int64),
     )
     return batch, rows, index, positions
 
@@ -111,7 +112,7 @@ def test_paged_is_contiguous_over_any_tables_and_chunks(case):
     raw = torch.from_numpy(
         rng.integers(0, 100, pages * page * spec.token_bytes + (0 if alike else pages * 8)).astype(np.uint8)
     )
-    cache = backend.view(spec, raw, pages, page, torch.float32, alike=alike)
+    cache = backend.view(spec, raw, pages, page, torch.float32)
 
     qkv = [rng.normal(size=(n, sum(layer.sizes))).astype(np.float32) for n in lens]
     got = [np.zeros((n, layer.q_heads, layer.v_dim)) for n in lens]
@@ -142,22 +143,30 @@ def test_paged_is_contiguous_over_any_tables_and_chunks(case):
         np.testing.assert_allclose(got[row], expected, atol=2e-4)
 
 
-def test_long_scores_come_in_pieces(monkeypatch):
-    q, k, v = torch.randn(50, 4, 8), torch.randn(2, 70, 8), torch.randn(2, 70, 8)
-    whole = paged_prefill.prefill_torch(q, k, v, 20, 0.3, softcap=3.0)
-    monkeypatch.setattr(paged_prefill, "PIECE", 4 * 70 * 7)
-    torch.testing.assert_close(paged_prefill.prefill_torch(q, k, v, 20, 0.3, softcap=3.0), whole)
+@pytest.mark.parametrize(
+    ("before", "window", "softcap"), [(0, None, None), (20, None, None), (300, 40, None), (0, None, 3.0)]
+)
+def test_a_long_piece_comes_in_blocks(monkeypatch, before, window, softcap):
+    def attend():
+        blocks = paged_prefill.Masks(torch.float32, q.device).blocks(50, before, window)
+        return len(blocks), paged_prefill.prefill(q, k, v, blocks, 0.3, softcap)
+
+    q, k, v = torch.randn(50, 4, 8), torch.randn(2, 50 + before, 8), torch.randn(2, 50 + before, 8)
+    one, whole = attend()
+    monkeypatch.setattr(paged_prefill, "BLOCK", 7)
+    several, pieces = attend()
+    assert (one, several) == (1, 8 if before else 1)
+    torch.testing.assert_close(pieces, whole)
 
 
 def test_views_of_two_groups_agree_on_what_a_page_is():
     backend, page, pages = CPUAttention(), 4, 5
     specs = KVSpec(2, 4, 4, 4), KVSpec(1, 2, 6, 4)
     raw = torch.zeros(pages * page * max(s.token_bytes for s in specs), dtype=torch.uint8)
-    first, second = (backend.view(s, raw, pages, page, torch.float32, alike=False) for s in specs)
+    first, second = (backend.view(s, raw, pages, page, torch.float32) for s in specs)
     for view in (first, second):
         raw.zero_()
-        view.k[:, 3] = 1.0
-        view.v[:, 3] = 1.0
+        view.data[3] = 1.0
         touched = raw.view(pages, -1).count_nonzero(1)
         assert touched[3] > 0
         assert touched.sum() == touched[3]

@@ -151,8 +151,7 @@ def test_a_row_that_is_not_a_number_fails_alone_and_leaves_clean_pages():
         driver.run([(good, 1)])
     assert good.said == expected
     for layer in driver.runner._bound.values():
-        assert layer.cache.k.isfinite().all()
-        assert layer.cache.v.isfinite().all()
+        assert layer.cache.data.isfinite().all()
     assert later.fault is None
 
 
