@@ -10,7 +10,7 @@
 Rows of one token come first: rows 0 .. decodes - 1 have tokens 0 .. decodes - 1.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -63,7 +63,7 @@ class InputBatch:
     host_starts: Ints
     host_takes: Ints
     host_lens: Ints
-    host_logit_rows: np.ndarray = NO_INTS
+    host_logit_rows: np.ndarray = field(default_factory=lambda: NO_INTS)
     embeds: Tensor | None = None
     is_embed: Tensor | None = None
 
