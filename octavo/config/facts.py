@@ -188,11 +188,9 @@ def _positive(name: str, value: Any) -> float:
 
 def _facts(config: dict, generation: dict) -> ModelFacts:
     name, ours = architecture(config)
-    values = config
-    if name in TEXT_PARTS:
-        values = config.get("text_config")
-        if not isinstance(values, dict):
-            raise ConfigError(f"config.json of {name} has no text_config")
+    values = config.get("text_config") if name in TEXT_PARTS else config
+    if not isinstance(values, dict):
+        raise ConfigError(f"config.json of {name} has no text_config")
     read = _Reader(values, ARCHITECTURES[ours])
     outer = _Reader(config, {})
     _refuse(config, values, ours)

@@ -155,7 +155,7 @@ def write_safetensors(folder: Path, tensors: dict[str, Tensor], shards: int = 1)
         save_file(tensors, folder / "model.safetensors", {"format": "pt"})
         return
     names = list(tensors)
-    where = {}
+    where: dict[str, str] = {}
     for i in range(shards):
         file = f"model-{i + 1:05}-of-{shards:05}.safetensors"
         mine = names[i::shards]

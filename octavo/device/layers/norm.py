@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from octavo.device.kernels.norm import rms_norm
+from octavo.device.kernels.norm import FEW, pair, rms_norm, rms_norm_paired
 
 
 class RMSNorm(nn.Module):
@@ -16,6 +16,9 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.eps, self.offset = eps, offset
         self.weight = torch.empty(size, dtype=torch.float32 if offset else dtype, device=device)
+        self.few = FEW if device.type == "cpu" and dtype != torch.float32 else 0
+        self.paired = self.weight
+        self.signs = torch.tensor([[1.0], [-1.0]], dtype=dtype, device=device)
 
     def shapes(self) -> dict[str, list[tuple[int, ...]]]:
         return {"weight": [tuple(self.weight.shape)]}
@@ -26,7 +29,11 @@ class RMSNorm(nn.Module):
     def filled(self, suffix: str, part: int) -> None:
         if self.offset:
             self.weight += self.offset
+        if self.few:
+            self.paired = pair(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """[T, H] -> [T, H]."""
+        if x.shape[0] <= self.few:
+            return rms_norm_paired(x, self.paired, self.signs, self.eps)
         return rms_norm(x, self.weight, self.eps)

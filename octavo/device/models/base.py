@@ -1,6 +1,5 @@
 """CausalLM: what the runner needs of a decoder, and the frame that every decoder here has in common."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -20,13 +19,14 @@ class Hidden:
 
 
 class CausalLM(nn.Module):
-    """An architecture gives ``Layer`` and, where its checkpoints have them, other names and parts that are not served.
+    """An architecture gives ``Layer``, made as ``Layer(facts, kit, index)``, and, where its checkpoints have them, other
+    names and parts that are not served.
 
     ``renames``: (prefix in the file, prefix here). ``skips``: prefixes of tensors that this model has no use for.
     ``norm_offset``: what its norms add to their weights.
     """
 
-    Layer: ClassVar[Callable[[ModelFacts, Kit, int], nn.Module]]
+    Layer: ClassVar[type[nn.Module]]
     renames: ClassVar[tuple[tuple[str, str], ...]] = ()
     skips: ClassVar[tuple[str, ...]] = ()
     norm_offset: ClassVar[float] = 0.0

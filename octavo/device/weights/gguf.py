@@ -41,7 +41,7 @@ class GGUFSource:
 
     def __init__(self, path: str):
         self.file = gguf.read(path)
-        self.arch = self.file.metadata.get("general.architecture")
+        self.arch: str = self.file.metadata.get("general.architecture", "")
         self.heads = self.file.metadata.get(f"{self.arch}.attention.head_count")
         self.kv_heads = self.file.metadata.get(f"{self.arch}.attention.head_count_kv") or self.heads
         self.tensors: dict[str, Stored] = {}
@@ -72,7 +72,7 @@ class GGUFSource:
         def expand(index: int) -> None:
             piece = pieces[index]
             raw = torch.empty(piece.shape[0] * row_bytes, dtype=torch.uint8)
-            if os.preadv(file.fileno(), [raw.numpy()], tensor.offset + index * step * row_bytes) != raw.numel():
+            if os.preadv(file.fileno(), [raw.numpy().data], tensor.offset + index * step * row_bytes) != raw.numel():
                 raise CheckpointError(f"{stored.file}: tensor {stored.origin!r}: the file ended; it has changed since")
             if heads is None and piece.device.type == "cpu":
                 dequantise(raw, tensor.kind, piece.view(-1))

@@ -63,7 +63,7 @@ class SafetensorsSource:
 
 def _fill(file: Any, target: Tensor) -> None:
     """Read until ``target`` is full: one call may give less, at most 2 GiB on Linux."""
-    view = memoryview(target.numpy())
+    view = memoryview(target.numpy().data)
     while view:
         count = file.readinto(view)
         if not count:
