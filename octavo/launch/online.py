@@ -46,7 +46,9 @@ def serve(args: ServeArgs, worker: str = WORKER) -> int:
     Raises ``ConfigError`` or ``EngineDead`` with one sentence where the start fails.
     """
     begin = time.monotonic()
-    log.setup(args.log_level)
+    if args.log_level is not None:
+        os.environ["OCTAVO_LOG_LEVEL"] = args.log_level  # the engine's process inherits it
+    log.setup()
     for sentence in env.strangers():
         _log.warning("%s", sentence)
     options = server_options(args)

@@ -1,0 +1,110 @@
+"""What is decided, and why."""
+
+import json
+
+import pytest
+
+from octavo.config.args import EngineArgs, ServeArgs
+from octavo.config.resolve import DECISIONS, Machine, resolve, show
+from octavo.errors import ConfigError
+from octavo.testing.served import fake_model
+
+FAST = Machine(8, frozenset({"avx512_bf16"}))
+OLD = Machine(2, frozenset({"avx2"}))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return fake_model(tmp_path_factory.mktemp("model"))
+
+
+def decided(model, machine=FAST, **asked):
+    return resolve(ServeArgs.of({"model": str(model), **asked}), machine)
+
+
+def stored_as(model, kind):
+    return {"hf_overrides": {"torch_dtype": kind}}
+
+
+def test_defaults_and_reasons(model):
+    config = decided(model)
+    assert set(config.why) == set(DECISIONS)
+    assert all(config.why.values())
+    assert config.text.served_names == (str(model),)
+    assert config.schedule.max_model_len is None
+    assert config.cache.prefix_caching
+    lines = show(config).splitlines()
+    assert len(lines) == len(DECISIONS)
+    assert all("  # " in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("stored", "machine", "kind"),
+    [
+        ("bfloat16", FAST, "bfloat16"),
+        ("float16", FAST, "bfloat16"),
+        ("float32", FAST, "float32"),
+        ("bfloat16", OLD, "float32"),
+        ("float32", OLD, "float32"),
+    ],
+)
+def test_dtype(model, stored, machine, kind):
+    assert decided(model, machine, **stored_as(model, stored)).model.dtype == kind
+    assert decided(model, machine, dtype="half").model.dtype == "float16"
+
+
+def test_overrides_reach_the_facts(model):
+    assert decided(model, hf_overrides={"max_position_embeddings": 64}).model.facts.max_positions == 64
+    with pytest.raises(ConfigError, match="--hf-overrides"):
+        decided(model, hf_overrides={"hidden_size": -4})
+
+
+def test_sampling_defaults(tmp_path):
+    folder = fake_model(tmp_path)
+    own = {"temperature": 0.6, "top_k": 20, "max_new_tokens": 50, "bos_token_id": 0, "do_sample": True}
+    (folder / "generation_config.json").write_text(json.dumps(own))
+    assert decided(folder).text.generation_defaults == {"temperature": 0.6, "top_k": 20, "max_tokens": 50}
+    assert decided(folder, generation_config="vllm").text.generation_defaults == {}
+    more = {"override_generation_config": {"temperature": 1.0}}
+    assert decided(folder, **more).text.generation_defaults["temperature"] == 1.0
+    assert decided(folder, **more).text.generation_defaults["top_k"] == 20
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "generation_config.json").write_text('{"top_p": 0.5}')
+    assert decided(folder, generation_config=str(other)).text.generation_defaults == {"top_p": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("asked", "what"),
+    [
+        ({"max_model_len": 513}, "512 positions"),
+        ({"max_model_len": 0}, "at least 1"),
+        ({"max_num_seqs": 0}, "at least 1"),
+        ({"max_num_seqs": 100, "max_num_batched_tokens": 50}, "--max-num-seqs"),
+        ({"gpu_memory_utilization": 1.5}, "at most 1"),
+        ({"threads": 0}, "--threads"),
+        ({"step_timeout": 0}, "--step-timeout"),
+        ({"tokenizer": "/no/such/place"}, "--tokenizer"),
+        ({"chat_template": "/no/such/place"}, "--chat-template"),
+        ({"generation_config": "/no/such/place"}, "--generation-config"),
+        ({"override_generation_config": {"temprature": 1}}, "temprature"),
+    ],
+)
+def test_what_cannot_be(model, asked, what):
+    with pytest.raises(ConfigError, match=what):
+        decided(model, **asked)
+
+
+def test_templates(model, tmp_path):
+    file = tmp_path / "template.jinja"
+    file.write_text("{{ messages }}")
+    assert decided(model, chat_template=str(file)).text.chat_template == "{{ messages }}"
+    assert decided(model, chat_template="{{ messages }}").text.chat_template == "{{ messages }}"
+
+
+def test_names_and_steps(model):
+    config = decided(model, served_model_name=["a", "b"], async_scheduling=True, max_model_len="auto")
+    assert config.text.served_names == ("a", "b")
+    assert config.schedule.depth == 2
+    assert config.schedule.max_model_len is None
+    assert resolve(EngineArgs(model=str(model)), FAST).text.served_names == (str(model),)

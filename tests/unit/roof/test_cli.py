@@ -1,0 +1,94 @@
+"""The command line: finds its way quickly, and fails in a sentence."""
+
+import subprocess
+import sys
+
+import pytest
+
+from octavo import __version__
+from octavo.cli.main import COMMANDS, main
+from octavo.testing.served import fake_model
+
+
+def test_help_lists_every_command(capsys):
+    assert main(["--help"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"  {name} " in said for name in COMMANDS)
+    assert main([]) == 2
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"octavo {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["srve"], "'serve'"),
+        (["--versoin"], "unknown flag"),
+        (["serve", "--prot", "1"], "'--port'"),
+        (["chat", "--system", "x"], "--system-prompt"),
+        (["complete", "--modle-name", "x"], "--model-name"),
+        (["bench", "latncy"], "'latency'"),
+        (["bench", "latency", "--batch", "1"], "--batch-size"),
+        (["env", "--dtyp", "x"], "--dtype"),
+    ],
+)
+def test_what_is_not_known(words, hint, capsys):
+    try:
+        status = main(words)
+    except SystemExit as end:
+        status = end.code
+    said = capsys.readouterr().err
+    assert status == 2
+    assert hint in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_command_has_help(name, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([name, "--help"])
+    assert end.value.code == 0
+    assert f"octavo {name}" in capsys.readouterr().out
+
+
+def test_show_config(tmp_path, capsys):
+    model = fake_model(tmp_path)
+    assert main(["serve", "--model", str(model), "--show-config", "--max-num-seqs", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split() == ["schedule.max_num_seqs", "3", "#", "as", "asked"] for line in lines)
+
+
+def test_show_config_of_what_cannot_be(tmp_path, capsys):
+    assert main(["serve", str(tmp_path), "--show-config"]) == 1
+    said = capsys.readouterr().err
+    assert "config.json" in said
+    assert said.count("\n") == 1
+
+
+def test_env_hides_secrets(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("OCTAVO_API_KEY", "hush")
+    monkeypatch.setenv("HF_TOKEN", "hush")
+    assert main(["env", str(fake_model(tmp_path))]) == 0
+    said = capsys.readouterr().out
+    assert "hush" not in said
+    assert "octavo" in said
+    assert "attention" in said
+
+
+@pytest.mark.parametrize("command", ["chat", "complete"])
+def test_a_server_that_is_not_there(command, capsys):
+    assert main([command, "--url", "http://127.0.0.1:9", "-q", "hi"]) == 1
+    assert "no server answers" in capsys.readouterr().err
+
+
+def test_the_command_line_imports_nothing_heavy():
+    code = (
+        "import sys, octavo.cli.main as m; m.main(['--help']); import octavo.cli.serve as s; s.parser();"
+        "heavy = {'torch', 'fastapi', 'pydantic', 'uvicorn', 'numpy', 'zmq', 'tokenizers', 'transformers'};"
+        "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
