@@ -1,4 +1,4 @@
-"""LLM over a real core and a fake worker: results in order, errors before anything runs, and an engine that stays clean."""
+"""LLM over a real core and a fake worker: results in order, errors before anything runs, an engine that stays clean."""
 
 import signal
 
@@ -74,9 +74,8 @@ def test_several_answers_and_their_logprobs(house):
         assert answer.token_ids == expected([5, 6], 4 + i, 8, VOCAB)
         assert len(answer.logprobs) == 6
         assert [next(iter(position)) for position in answer.logprobs] == answer.token_ids
-        assert answer.cumulative_logprob == sum(
-            position[t].logprob for position, t in zip(answer.logprobs, answer.token_ids, strict=True)
-        )
+        chosen = zip(answer.logprobs, answer.token_ids, strict=True)
+        assert answer.cumulative_logprob == sum(position[token].logprob for position, token in chosen)
 
 
 def test_prompts_are_scored(house):
