@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from octavo.config.engine import EngineConfig
+from octavo.config.engine import CacheSection, EngineConfig, ModelSection, ScheduleSection, TextSection
+from octavo.config.facts import ModelFacts
+from octavo.errors import CheckpointError
 from octavo.wire.arrays import Ints, ints, unpack_tokens
 from octavo.wire.hello import Hello, Limits
 from octavo.wire.kv import KVLayout, KVSpec
 from octavo.wire.plan import GrammarMasks, Kind, NewRow, StepPlan
-from octavo.wire.request import Sampling
 from octavo.wire.result import LogprobArrays, PromptLogprobs, StepExtras, StepResult
 
 MASK = (1 << 64) - 1
@@ -121,7 +122,7 @@ class FakeOptions:
     ``windows``: one KV group each (None looks at everything). ``latency``: seconds a step takes on the device, one
     after another. ``memory``: bytes for pages; a token takes 4 a slot. ``strict``: model pages and check
     plans; else tokens are a hash of (seed, position), at the speed of numpy. ``hang``: seconds that the first step
-    blocks. ``boot_error``: what ``hello`` complains of. ``die``: the step at which the process kills itself.
+    blocks. ``boot_error``: what ``hello`` complains of.
     """
 
     vocab: int = 97
@@ -133,7 +134,6 @@ class FakeOptions:
     strict: bool = True
     hang: float = 0.0
     boot_error: str = ""
-    die: int = -1
     adapters: int = 0
 
 
@@ -164,8 +164,6 @@ class FakeWorker:
     def hello(self) -> Hello:
         o = self.options
         if o.boot_error:
-            from octavo.errors import CheckpointError
-
             raise CheckpointError(o.boot_error)
         layers = tuple(
             (f"layer.{index}.{group}", KVSpec(1, 1, 1, 2, window))
@@ -201,11 +199,6 @@ class FakeWorker:
         self.last_plan = plan
         if self.options.hang and self.plans == 1:
             time.sleep(self.options.hang)
-        if 0 <= self.options.die <= plan.step:
-            import os
-            import signal
-
-            os.kill(os.getpid(), signal.SIGKILL)
         if not self.options.strict:
             for new in plan.new:
                 self._seeds[new.row] = new.sampling.seed & MASK
@@ -244,7 +237,7 @@ class FakeWorker:
             if not self.options.strict:
                 result, extras = self._quick(plan, part), StepExtras()
             elif fault is not None:
-                result = StepResult(plan.step + part, ints([]), ints([]), fault)
+                result = StepResult(plan.step + part, np.empty(0, np.int64), ints([]), fault)
                 extras = StepExtras()
             else:
                 if part:
@@ -255,7 +248,11 @@ class FakeWorker:
         return tickets
 
     def call(self, command: str, *args: Any) -> Any:
-        known = {"echo": lambda *a: list(a), "rows": lambda: len(self.rows), "plans": lambda: self.plans}
+        known: dict[str, Callable[..., Any]] = {
+            "echo": lambda *a: list(a),
+            "rows": lambda: len(self.rows),
+            "plans": lambda: self.plans,
+        }
         if command not in known:
             raise ValueError(f"unknown command {command!r}; known to the worker: {', '.join(known)}")
         return known[command](*args)
@@ -472,9 +469,6 @@ def hear(replies, told: dict[int, Told]) -> None:
 
 def fake_config(fake: dict | None = None, **schedule: Any) -> EngineConfig:
     """A configuration for a core on this worker, with no model behind it. Keywords are of ``ScheduleSection``."""
-    from octavo.config.engine import CacheSection, ModelSection, ScheduleSection, TextSection
-    from octavo.config.facts import ModelFacts
-
     cache = CacheSection(**{key: schedule.pop(key) for key in ("page", "memory", "prefix_caching") if key in schedule})
     facts = ModelFacts(
         architecture="Fake",
@@ -495,7 +489,3 @@ def fake_config(fake: dict | None = None, **schedule: Any) -> EngineConfig:
         schedule=ScheduleSection(**schedule),
         worker="octavo.testing.fakes:FakeWorker",
     )
-
-
-def fake_sampling(seed: int = 0, **changes: Any) -> Sampling:
-    return Sampling(seed=seed, **changes)

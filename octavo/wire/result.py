@@ -2,7 +2,7 @@
 
 from msgspec import Struct, field
 
-from octavo.wire.arrays import Floats, Ints
+from octavo.wire.arrays import Floats, Ints, Longs
 
 
 class LogprobArrays(Struct, array_like=True, gc=False):
@@ -18,7 +18,8 @@ class LogprobArrays(Struct, array_like=True, gc=False):
 
 
 class PromptLogprobs(Struct, array_like=True, gc=False):
-    """Log-probabilities of prompt positions ``start <= i < start + N`` of one row: entry j speaks of token start + j."""
+    """Log-probabilities of prompt positions ``start <= i < start + N`` of one row: entry j speaks of token
+    start + j."""
 
     row: int
     epoch: int
@@ -38,12 +39,12 @@ class StepExtras(Struct, array_like=True, gc=False):
 class StepResult(Struct, array_like=True, gc=False):
     """tokens int64[B, K+1] and how many of each row count, int32[B]: 0 where the row did not sample.
 
-    ``fault`` says what went wrong with the whole step, ``row_faults`` (index into ``StepPlan.rows`` -> text) with single
-    rows: those requests fail, others go on.
+    ``fault`` says what went wrong with the whole step, ``row_faults`` (index into ``StepPlan.rows`` -> text) with
+    single rows: those requests fail, others go on.
     """
 
     step: int
-    tokens: Ints
+    tokens: Longs
     counts: Ints
     fault: str | None = None
     row_faults: dict[int, str] = field(default_factory=dict)

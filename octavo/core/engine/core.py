@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from octavo.common.log import logger
 from octavo.config.engine import EngineConfig
 from octavo.core.engine import commands
@@ -77,7 +79,7 @@ class EngineCore:
             self.scheduler = Scheduler(
                 self.config.schedule, booted.kv, ready.max_model_len, ready.vocab, ready.limits, self.replies
             )
-            self.grammars = Grammars(self._compiler, ready.vocab, self._compiled)
+            self.grammars: Grammars[Request] = Grammars(self._compiler, ready.vocab, self._compiled)
             self.watchdog = Watchdog(self.config.schedule.step_timeout)
         return self._booted.ready
 
@@ -159,11 +161,11 @@ class EngineCore:
         return self.watchdog.stalled
 
     def step(self) -> list[StepReply]:
-        """Launch until ``depth`` sub-steps are out, then retire the oldest. Whoever has just been answered hears it
-        before anything is waited for. Never sleeps for want of work."""
+        """Take what arrived, launch until ``depth`` sub-steps are out, then retire the oldest; but whoever was answered
+        before the launch hears it before anything is waited for. Never sleeps for want of work."""
         try:
-            self._launch()
-            if not self.replies and self._inflight:
+            launched = self._launch()
+            if self._inflight and not (launched and self.replies):
                 self._retire()
         except BaseException as error:
             self.dead = self.dead or f"the engine failed: {type(error).__name__}: {error}"
@@ -176,12 +178,16 @@ class EngineCore:
         self._report()
         return self.replies.flush()
 
-    def _launch(self) -> None:
-        while len(self._inflight) <= self.lead and not self.replies:
+    def _launch(self) -> bool:
+        """Whether anything was launched."""
+        launched = False
+        while True:
             self._take()
+            if len(self._inflight) > self.lead or (launched and self.replies):
+                return launched
             plan = self.scheduler.schedule()
             if plan is None:
-                return
+                return launched
             self.watchdog.begin(f"step {plan.step}")
             begin = time.monotonic()
             tickets: Sequence[Ticket]
@@ -198,6 +204,7 @@ class EngineCore:
                 tickets = [Failed(plan.step + i, error) for i in range(plan.repeat)]
             self._inflight.extend((plan, ticket) for ticket in tickets)
             self._busy += time.monotonic() - begin
+            launched = True
 
     def _retire(self, until: int | None = None) -> None:
         """The oldest sub-step, or all up to ``until``."""
@@ -347,4 +354,4 @@ class Failed:
 
 def failed(step: int, fault: str) -> StepResult:
     """The result of a step that gave nothing."""
-    return StepResult(step, NO_INTS, NO_INTS, fault)
+    return StepResult(step, NO_INTS.astype(np.int64), NO_INTS, fault)

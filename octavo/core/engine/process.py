@@ -1,6 +1,7 @@
 """An EngineCore in a process of its own, behind ZeroMQ. One thread computes, reads and writes."""
 
 import gc
+import math
 import os
 import signal
 import sys
@@ -96,7 +97,7 @@ class SocketInbox(Inbox):
         """Sleep until there is something to read, at most ``timeout`` seconds."""
         if self._events:
             return
-        ready = dict(self._poller.poll(None if timeout is None else max(0.0, timeout) * 1000))
+        ready = dict(self._poller.poll(None if timeout is None else math.ceil(max(0.0, timeout) * 1000)))
         if self._bell in ready:
             try:
                 os.eventfd_read(self._bell)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -39,7 +39,7 @@ class Follower:
             self._grammar.fill(bits)
 
 
-class Grammars:
+class Grammars(Generic[T]):
     """``compiler``: None where no engine is installed; then requests with a grammar are refused. ``notify`` is called
     with (key, Follower or the error) from a thread as soon as a grammar is compiled."""
 

@@ -9,10 +9,11 @@ from hashlib import sha256
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from octavo.wire.request import AdapterRef, MediaRef
 
-Buffer: TypeAlias = bytes | memoryview | np.ndarray
+Buffer: TypeAlias = bytes | npt.NDArray[np.int32]
 
 #: Raised whenever the meaning of a hash changes, so that pages kept elsewhere are never taken for new ones.
 VERSION = b"octavo-prefix-1"
@@ -44,7 +45,7 @@ def extend(hashes: list[bytes], root: bytes, tokens: Buffer, page: int, media: S
     """
     size = 4 * page
     parent = hashes[-1] if hashes else root
-    view = memoryview(tokens).cast("B")
+    view = memoryview(tokens if isinstance(tokens, bytes) else np.ascontiguousarray(tokens).data).cast("B")
     for index in range(len(hashes), len(view) // size):
         digest = sha256(parent)
         digest.update(view[index * size : (index + 1) * size])

@@ -23,7 +23,7 @@ from octavo.core.scheduler.columns import (
     TOLD,
 )
 from octavo.core.scheduler.request import Request
-from octavo.wire.arrays import Bools, Ints
+from octavo.wire.arrays import Bools, Ints, ints
 from octavo.wire.plan import Kind, StepPlan
 from octavo.wire.reply import FinishReason, RequestDelta
 from octavo.wire.result import LogprobArrays, PromptLogprobs, StepExtras, StepResult
@@ -64,9 +64,9 @@ class Updater:
             self._logprobs(plan, got, extras.rows, extras.logprobs)
         if got.any():
             if got.all():
-                self._tokens(rows, result.tokens[:, 0])
+                self._tokens(rows, ints(result.tokens[:, 0]))
             else:
-                self._tokens(rows[got], result.tokens[got, 0])
+                self._tokens(rows[got], ints(result.tokens[got, 0]))
         if not plan.samples.all():
             self._scored(rows[alive & ~plan.samples])
 
@@ -76,7 +76,7 @@ class Updater:
         book, c = self.book, self.book.columns
         rows = plan.rows
         block = c.block[:, rows]
-        tokens = result.tokens[:, 0]
+        tokens = ints(result.tokens[:, 0])
         length = block[LENGTH]
         plain = (block[EPOCH] == plan.epochs) & (result.counts == 1) & (block[FLAGS] == 0) & (length + 1 < block[LIMIT])
         if not plain.all() or (block[STOP:] == tokens).any():

@@ -27,8 +27,8 @@ log = logger(__name__)
 
 #: What a child runs; named, not imported: floors never import one another.
 MAIN = "octavo.core.engine.process:main"
-#: Seconds that a dying core's last words may take to arrive.
-LAST_WORDS = 0.5
+#: Milliseconds that a dying core's last words may take to arrive.
+LAST_WORDS = 500
 
 
 @dataclass(slots=True)
@@ -262,7 +262,7 @@ class ProcessClient:
     def _die(self) -> None:
         """The core's process has ended: hear its last words, then remember why."""
         killed = self._child is not None and self._child.killed
-        if not killed and self._socket.poll(LAST_WORDS * 1000) and self._drain(self._socket):
+        if not killed and self._socket.poll(LAST_WORDS) and self._drain(self._socket):
             while self._socket.poll(0) and self._drain(self._socket):
                 pass
         if self._down is not None:
@@ -283,7 +283,7 @@ class ProcessClient:
                 return
             self._socket.send(self._encoder.encode(message), zmq.NOBLOCK)
             # Sending may take the edge that tells of something to read: then the bell says it.
-            if self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            if int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 self._ring(self._bell)
 
     def _pump(self) -> None:
