@@ -19,7 +19,7 @@ class Hidden:
 
 
 class CausalLM(nn.Module):
-    """An architecture gives ``Layer``, made as ``Layer(facts, kit, index)``, and, where its checkpoints have them, other
+    """An architecture gives ``Layer``, made as ``Layer(facts, kit, index)`` and, where its checkpoints have them, other
     names and parts that are not served.
 
     ``renames``: (prefix in the file, prefix here). ``skips``: prefixes of tensors that this model has no use for.
