@@ -5,6 +5,8 @@ rounds of a 32-bit multiply-xorshift hash (constants of Wellons' triple32 and lo
 So the same request draws the same numbers on any device, in any batch, and again after a preemption.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,8 @@ _MIX_2 = 0x94D049BB133111EB - (1 << 64)
 _ID = 0x9E3779B1 - (1 << 32)
 _ROUND_1 = 0x21F0AAAD
 _ROUND_2 = 0x735A2D97
+#: Tokens of one first-level maximum.
+BLOCK = 512
 _spread: dict[torch.device, Tensor] = {}
 
 
@@ -74,7 +78,7 @@ def draw_torch(logits: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         spread = _spread[logits.device] = torch.arange(vocab, dtype=torch.int32, device=logits.device) * _ID
     for row in range(count):
         score = logits[row] - _exponentials(key[row], spread[:vocab]).log_()
-        torch.max(score, 0, out=(scores[row], ids[row]))
+        ids[row : row + 1], scores[row : row + 1] = pick_torch(score.unsqueeze(0))
     return ids, scores
 
 
@@ -91,5 +95,13 @@ def pick(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pick_torch(logits: Tensor) -> tuple[Tensor, Tensor]:
-    best, ids = logits.max(-1)
-    return ids, best
+    """In two levels: torch's maximum is several times as fast as its maximum with an index."""
+    count, vocab = logits.shape
+    block = math.gcd(vocab, BLOCK)
+    if block < 16 or not logits.is_contiguous():
+        best, ids = logits.max(-1)
+        return ids, best
+    blocks = logits.view(count, -1, block)
+    best, which = blocks.amax(-1).max(-1)
+    inner = blocks[torch.arange(count, device=logits.device), which].max(-1).indices
+    return which * block + inner, best

@@ -41,6 +41,9 @@ class Platform(Protocol):
     def start(self, threads: int | None) -> None:
         """Once a process, before any tensor is made. ``threads``: compute threads, None for the platform's choice."""
 
+    def settle(self) -> None:
+        """Once, when the weights are loaded: what helps steps and would have hurt loading."""
+
     def supports(self, dtype: torch.dtype) -> str | None:
         """None, or why this device cannot compute in ``dtype``."""
 

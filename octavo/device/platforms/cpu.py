@@ -1,5 +1,7 @@
 """The CPU: memory from /proc and cgroups, threads, and streams that do nothing since work is done when it returns."""
 
+import ctypes
+import gc
 import mmap
 import platform
 import re
@@ -8,6 +10,9 @@ from pathlib import Path
 import torch
 
 from octavo.common import probe
+
+#: Names of glibc's mallopt.
+_M_MXFAST, _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = 1, -1, -3
 
 
 class NullEvent:
@@ -54,6 +59,19 @@ class CPU:
 
     def start(self, threads: int | None) -> None:
         torch.set_num_threads(threads or probe.cores())
+
+    def settle(self) -> None:
+        gc.collect()
+        gc.freeze()
+        try:
+            malloc = ctypes.CDLL(None).mallopt
+        except (OSError, AttributeError):
+            return  # not glibc
+        # Activations of a step come again in the next one: the heap keeps them, since fresh pages from the kernel cost
+        # more than a small step. Without fast bins, oneDNN's large requests do not sweep them together every time.
+        malloc(_M_MMAP_THRESHOLD, 1 << 30)
+        malloc(_M_TRIM_THRESHOLD, 256 << 20)
+        malloc(_M_MXFAST, 0)
 
     def supports(self, dtype: torch.dtype) -> str | None:
         if dtype in (torch.float32, torch.bfloat16, torch.float16):

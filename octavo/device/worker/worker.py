@@ -49,6 +49,7 @@ class Worker:
         started = time.monotonic()
         with torch.inference_mode():
             self._model: CausalLM = load(config.model, self._platform.device, self._dtype)
+        self._platform.settle()
         loaded = time.monotonic()
         self._phases = {"platform": started - begun, "load": loaded - started}
         self._choose_backends()

@@ -93,6 +93,14 @@ def test_unsound_rows_show_in_the_score():
     assert pick(torch.tensor([[1.0, 4.0, 2.0]]))[0].tolist() == [1]
 
 
+@given(seeds, st.sampled_from((1, 31, 64, 512, 1024, 1536)))
+def test_pick_is_the_first_of_the_largest(seed, vocab):
+    logits = torch.from_numpy(logits_of(seed, vocab=vocab, ties=True))
+    ids, best = pick(logits)
+    assert ids.tolist() == logits.numpy().argmax(-1).tolist()
+    assert torch.equal(best, logits.amax(-1))
+
+
 @given(seeds, st.booleans())
 def test_truncation_keeps_what_its_definition_keeps(seed, ties):
     rng = np.random.default_rng(seed)
