@@ -33,11 +33,11 @@ class Sequence:
         self.model, self.length = model, 0
         self.backend = CPUAttention()
         pages = longest // PAGE + 1
-        kind = torch.float32
-        self.specs = list(dict.fromkeys(layer.spec(4) for layer in model.attentions))
+        kind = model.embed.dtype
+        self.specs = list(dict.fromkeys(layer.spec(kind.itemsize) for layer in model.attentions))
         self.bound = {}
         for layer in model.attentions:
-            spec = layer.spec(4)
+            spec = layer.spec(kind.itemsize)
             raw = torch.zeros(pages * PAGE * spec.token_bytes, dtype=torch.uint8)
             cache = self.backend.view(spec, raw, pages, PAGE, kind)
             self.bound[layer.name] = Bound(self.backend, cache, self.specs.index(spec))

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from conformance.driver import Sequence, model_of
 
@@ -23,3 +24,15 @@ def test_the_recorded_ids(model, case):
     while len(said) < len(case["output_ids"]):
         said.append(int(row.feed(said[-1:])[-1].argmax()))
     assert said == case["output_ids"]
+
+
+def test_bfloat16_is_float32_but_for_rounding(model):
+    """The packed weights and the norms of few rows, over a prompt and single tokens."""
+    narrow = model_of(None, torch.bfloat16)
+    for case in GOLDEN[:2]:
+        ids = case["prompt_ids"] + case["output_ids"]
+        want = Sequence(model).feed(ids)
+        row = Sequence(narrow)
+        got = torch.cat([row.feed(ids[:30]), *(row.feed([token]) for token in ids[30:])])
+        assert (got - want).std() < 0.05 * want.std()
+        assert (got.argmax(-1) == want.argmax(-1)).float().mean() > 0.85
