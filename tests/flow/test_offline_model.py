@@ -113,7 +113,7 @@ def test_prompt_logprobs_are_those_of_the_same_tokens_generated(engines):
 
 @pytest.fixture(scope="module")
 def smollm():
-    with LLM(dtype="float32", max_model_len=512, max_num_seqs=8) as llm:
+    with LLM(dtype="float32", max_model_len=512, max_num_seqs=8, threads=1) as llm:
         yield llm
 
 
