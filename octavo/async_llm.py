@@ -1,5 +1,6 @@
 """AsyncLLM: an engine for an event loop, in a process of its own or in a thread of this one."""
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
@@ -53,7 +54,9 @@ class AsyncLLM:
             core.close()
             raise
         self._engine = AsyncEngine(core, config, tokenizer, chat, ready)
-        self._streams: dict[str, Stream] = {}
+        #: Requests by name; None while the core has not answered. ``_early``: those aborted before it did.
+        self._streams: dict[str, Stream | None] = {}
+        self._early: set[str] = set()
 
     @property
     def engine(self) -> AsyncEngine:
@@ -83,21 +86,26 @@ class AsyncLLM:
         name = request_id or uuid.uuid4().hex
         if name in self._streams:
             raise BadRequest(f"there is a request {name[:80]!r} already", "request_id")
-        stream = await self._engine.submit(
-            prompt,
-            sampling_params,
-            request_id=name,
-            priority=priority,
-            deadline=deadline,
-            truncate=truncate_prompt_tokens,
-        )
-        self._streams[name] = stream
+        stream = self._streams[name] = None
         try:
+            stream = await self._engine.submit(
+                prompt,
+                sampling_params,
+                request_id=name,
+                priority=priority,
+                deadline=deadline,
+                truncate=truncate_prompt_tokens,
+            )
+            if name in self._early:
+                stream.abort()
+            self._streams[name] = stream
             async for output in stream:
                 yield output
         finally:
             del self._streams[name]
-            stream.abort()
+            self._early.discard(name)
+            if stream is not None:
+                stream.abort()
 
     async def chat(
         self,
@@ -110,15 +118,18 @@ class AsyncLLM:
         **template_options: Any,
     ) -> AsyncIterator[RequestOutput]:
         """As ``generate``, for a conversation. ``template_options`` are those of ``ChatTemplate.render``."""
-        ids = self._engine.render_chat(messages, **template_options)
+        ids = await asyncio.to_thread(self._engine.render_chat, messages, **template_options)
         async for output in self.generate(ids, sampling_params, request_id, priority=priority, deadline=deadline):
             yield output
 
     async def abort(self, request_id: str) -> None:
         """End a request; who iterates over it gets a last output with reason "abort". Unknown ids are ignored."""
-        stream = self._streams.get(request_id)
-        if stream is not None:
-            stream.abort()
+        if request_id in self._streams:
+            stream = self._streams[request_id]
+            if stream is not None:
+                stream.abort()
+            else:
+                self._early.add(request_id)
 
     def get_tokenizer(self) -> Tokenizer:
         """Raises ``BadRequest`` for an engine that takes and gives ids only."""

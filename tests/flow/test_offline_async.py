@@ -53,7 +53,7 @@ def test_many_requests_an_early_end_and_an_abort(tmp_path, inline):
 
             task = asyncio.create_task(aborted())
             while "mine" not in llm._streams:
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0)
             with pytest.raises(BadRequest, match="already"):
                 async for _ in llm.generate("the", params, "mine"):
                     pass

@@ -30,10 +30,14 @@ class Specials:
 
 
 class Tokenizer:
-    """Wraps ``tokenizers.Tokenizer``. Every method may be called from any thread."""
+    """Wraps ``tokenizers.Tokenizer``. Every method may be called from any thread.
 
-    def __init__(self, backend: tokenizers.Tokenizer, specials: Specials):
+    ``tokens``: every token by id, where the loader has them at hand: asking the library for all is slow.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, specials: Specials, tokens: Sequence[str] | None = None):
         self.backend = backend
+        self._tokens = tokens
         self.specials = specials
         self.size = backend.get_vocab_size(with_added_tokens=True)
         added = backend.get_added_tokens_decoder()
@@ -102,12 +106,14 @@ class Tokenizer:
     @cached_property
     def id_bound(self) -> int:
         """One past the highest id; more than ``size`` where a vocabulary has holes."""
+        if self._tokens is not None:
+            return len(self._tokens)
         return max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     @cached_property
     def longest(self) -> int:
         """Characters of the longest token as it is written in the vocabulary: no token covers more of a text."""
-        return max(map(len, self.backend.get_vocab(with_added_tokens=True)), default=1)
+        return max(map(len, self._tokens or self.backend.get_vocab(with_added_tokens=True)), default=1)
 
     def token(self, token: int) -> str | None:
         """The id's token as the vocabulary writes it ("Ġthe"); None where there is no such id."""

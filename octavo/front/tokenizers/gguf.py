@@ -56,6 +56,7 @@ def load(path: str) -> Tokenizer:
             add_bos=add_bos if asked is None else bool(asked),
             templates=_templates(meta),
         ),
+        tokens,
     )
 
 

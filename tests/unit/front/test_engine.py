@@ -150,7 +150,7 @@ def test_refusals_come_from_submit():
 def test_one_that_fails_raises_and_others_go_on():
     async def main():
         async with House() as house:
-            house.worker.row_faults = lambda plan: {0: "NaN"} if plan.rows[0] == 0 and house.worker.plans > 3 else {}
+            house.worker.row_faults = lambda plan: {0: "NaN"} if len(plan.rows) and house.worker.plans > 3 else {}
             first = await house.engine.submit([5], SamplingParams(max_tokens=30, ignore_eos=True))
             with pytest.raises(RequestFailed, match="NaN"):
                 await first.final()
