@@ -109,11 +109,14 @@ class Served:
         """(status, body) of a GET."""
         return self._ask(urllib.request.Request(self.url + path, headers=headers))
 
+    def raw(self, path: str, data: bytes, **headers: str) -> tuple[int, bytes]:
+        """(status, body) of a POST of ``data`` as JSON."""
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"} | headers)
+        return self._ask(request)
+
     def post(self, path: str, body: Any, **headers: str) -> tuple[int, Any]:
         """(status, body) of a POST of JSON; bytes go as they are, an empty answer is None."""
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"} | headers)
-        status, answer = self._ask(request)
+        status, answer = self.raw(path, body if isinstance(body, bytes) else json.dumps(body).encode(), **headers)
         return status, json.loads(answer) if answer else None
 
     def metric(self, name: str) -> float:
