@@ -102,8 +102,9 @@ class LLM:
             )
             for conversation in conversations
         ]
-        prompts = [Prompt(text, ids) for text, ids in zip(texts, tokenizer.encode_batch(texts, False), strict=True)]
-        return self._run(prompts, sampling_params, use_tqdm, priority)
+        encoded = zip(texts, tokenizer.encode_batch(texts, add_special_tokens=False), strict=True)
+        prompts: list[PromptType] = [{"prompt": text, "prompt_token_ids": ids} for text, ids in encoded]
+        return self._run(self._engine.intake.prompts(prompts, "messages"), sampling_params, use_tqdm, priority)
 
     def get_tokenizer(self) -> Tokenizer:
         """Raises ``BadRequest`` for an engine that takes and gives ids only."""

@@ -203,7 +203,8 @@ class AsyncEngine:
         ``params`` None: the model's defaults. ``deadline``: ``time.monotonic()`` seconds after which it is aborted.
         ``every``: tokens are told every so many (1 a stream, 0 only at the end, where no stop string needs them).
         ``truncate``: keep the last so many prompt tokens (-1: what fits). Raises a ``RequestError`` where the request
-        is refused, by the front or by the core, and ``EngineDead`` where nothing can be served.
+        is refused, by the front or by the core, ``RequestFailed`` where it failed at once, and ``EngineDead`` where
+        nothing can be served.
         """
         arrival = time.monotonic()
         self._check_alive()

@@ -1,6 +1,7 @@
 """Intake: a prompt and SamplingParams to what the core takes. Everything that depends on the model is checked here."""
 
 import hashlib
+import numbers
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -85,7 +86,7 @@ class Intake:
             raise BadRequest(f"{param} must not be empty", param)
         if keep is not None:
             ids = ids[-keep:]
-        self._check_ids(ids, param)
+        self._in_vocabulary(ids, param)
         return Prompt(text, ids, salt)
 
     def _coder(self, param: str) -> Tokenizer:
@@ -117,7 +118,7 @@ class Intake:
             return text, prompt.tolist(), salt
         if not isinstance(prompt, (list, tuple)):
             raise BadRequest(f"{param} must be text or a list of token ids, got {type(prompt).__name__}", param)
-        return text, list(prompt), salt
+        return text, _whole(prompt, param), salt
 
     def _keep(self, truncate: int | None) -> int | None:
         if truncate is None:
@@ -149,12 +150,6 @@ class Intake:
             )
         check_text(text, param)
         return text
-
-    def _check_ids(self, ids: list[int], param: str) -> None:
-        if any(type(token) is not int for token in ids):
-            wrong = next(token for token in ids if type(token) is not int)
-            raise BadRequest(f"{param} must hold whole numbers only, got {type(wrong).__name__}", param)
-        self._in_vocabulary(ids, param)
 
     def _in_vocabulary(self, ids: Sequence[int], param: str) -> None:
         if ids and (min(ids) < 0 or max(ids) >= self._ready.vocab):
@@ -323,6 +318,16 @@ class Intake:
                 "bad_words",
             )
         return tuple(found)
+
+
+def _whole(ids: Sequence[Any], param: str) -> list[int]:
+    """``ids`` as Python's ints; numpy's are taken too."""
+    if all(type(token) is int for token in ids):
+        return list(ids)
+    for token in ids:
+        if isinstance(token, bool) or not isinstance(token, numbers.Integral):
+            raise BadRequest(f"{param} must hold whole numbers only, got {type(token).__name__}", param)
+    return [int(token) for token in ids]
 
 
 def salt_bytes(salt: Any) -> bytes:

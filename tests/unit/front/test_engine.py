@@ -151,9 +151,8 @@ def test_one_that_fails_raises_and_others_go_on():
     async def main():
         async with House() as house:
             house.worker.row_faults = lambda plan: {0: "NaN"} if len(plan.rows) and house.worker.plans > 3 else {}
-            first = await house.engine.submit([5], SamplingParams(max_tokens=30, ignore_eos=True))
             with pytest.raises(RequestFailed, match="NaN"):
-                await first.final()
+                await (await house.engine.submit([5], SamplingParams(max_tokens=30, ignore_eos=True))).final()
             house.worker.row_faults = None
             output = await (await house.engine.submit([6], SamplingParams(max_tokens=3, seed=2))).final()
             assert output.outputs[0].token_ids == right([6], 2, 3)

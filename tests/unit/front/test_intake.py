@@ -53,7 +53,7 @@ def test_prompts_that_are_taken():
     assert one.prompt({"prompt": "the cat"}).ids == ids
     given = one.prompt({"prompt_token_ids": [5, 6], "prompt": "x", "cache_salt": "s"})
     assert (given.ids, given.text, len(given.salt)) == ([5, 6], "x", 16)
-    assert one.prompt(np.asarray([5, 6])).ids == [5, 6]
+    assert one.prompt(np.asarray([5, 6])).ids == one.prompt(list(np.asarray([5, 6]))).ids == [5, 6]
     assert [prompt.ids for prompt in one.prompts(["the cat", [7], "x"])] == [ids, [7], small().encode("x")]
 
 
