@@ -1,11 +1,16 @@
 """min-p, top-k and top-p: unlikely tokens get -inf."""
 
+from math import gcd
+
+import torch
 from torch import Tensor
 
 from octavo.device.kernels.logprobs import log_sum_exp
 
-#: Tokens that are sorted before a row is given up to a full sort.
+#: Tokens that are tried for top-p before the whole row is sorted.
 SHORT = 1024
+#: Tokens of a block whose maximum says whether one of them can be among the largest.
+BLOCK = 64
 
 
 def min_p(logits: Tensor, least: Tensor) -> None:
@@ -26,32 +31,68 @@ def top_k_p(logits: Tensor, k: Tensor, p: Tensor) -> None:
 
 
 def top_k_p_torch(logits: Tensor, k: Tensor, p: Tensor) -> None:
-    vocab = logits.shape[1]
-    ks = k.clamp(0, vocab).tolist()
-    nucleus = bool((p < 1).any())
-    short = min(vocab, SHORT)
-    best = logits.topk(max(short if nucleus else 1, *ks), -1).values
-    if any(ks):
-        kth = best.gather(1, (k.clamp(1, best.shape[1]) - 1).long().unsqueeze(1))
-        kth.masked_fill_((k == 0).unsqueeze(1), float("-inf"))
-        logits.masked_fill_(logits < kth, float("-inf"))
-    if nucleus:
-        total = log_sum_exp(logits)
-        floor, done = _nucleus(best[:, :short].contiguous(), total, p)
-        for row in (~done).nonzero().flatten().tolist() if short < vocab else []:
-            whole = logits[row : row + 1].sort(-1, descending=True).values
-            floor[row] = _nucleus(whole, total[row : row + 1], p[row : row + 1])[0][0]
-        logits.masked_fill_(logits < floor.unsqueeze(1), float("-inf"))
+    """A row at a time: few tokens of it are looked at twice."""
+    for row, count, part in zip(logits, k.tolist(), p.tolist(), strict=True):
+        if count == 0 and part >= 1:
+            continue
+        values, ids = largest(row, count or SHORT)
+        if len(values) == 0:  # the row holds what is not a number; drawing will say so
+            continue
+        if part < 1:
+            total = values.logsumexp(0) if count else log_sum_exp(row.unsqueeze(0))
+            kept = _nucleus(values, total, part)
+            if kept == len(values) < len(row) and not count:
+                values, ids = row.sort(descending=True)
+                kept = _nucleus(values, total, part)
+            keep = values >= values[kept - 1]
+            values, ids = values[keep], ids[keep]
+        row.fill_(float("-inf"))
+        row[ids] = values
 
 
-def _nucleus(best: Tensor, total: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
-    """The least logit that top-p keeps, float[N], and whether it lies within ``best`` [N, n] (descending), bool[N].
+def largest(row: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The ``k`` largest numbers of float32[V] and all that tie with the last of them, largest first, and their places;
+    nothing where one of them is NaN.
 
-    A token stays while the probability of those before it is less than p. ``total``: log-sum-exp of the row.
+    The k-th largest of the maxima of k blocks or more is at most the k-th largest number, so that only numbers that
+    reach it need be sorted.
     """
-    chances = (best - total.unsqueeze(1)).exp_()
-    before = chances.cumsum(-1).sub_(chances)
-    kept = (before < p.unsqueeze(1)).cummin(-1).values.sum(-1).clamp(min=1)
-    floor = best.gather(1, (kept - 1).unsqueeze(1)).squeeze(1)
-    floor.masked_fill_(p >= 1, float("-inf"))
-    return floor, (kept < best.shape[1]) | (p >= 1)
+    block = gcd(len(row), BLOCK)
+    while block > 1 and len(row) // block < 2 * k:
+        block //= 2
+    if block > 1:
+        blocks = row.view(-1, block)
+        tops = blocks.amax(-1)
+        best = tops.topk(k).values
+        if best[0].isnan():
+            return best[:0], tops[:0].long()
+        ids = _reaching(blocks, tops, best[-1])
+    else:
+        ids = torch.arange(len(row), device=row.device)
+    values, order = row[ids].sort(descending=True)
+    if len(values) == 0 or values[0].isnan():
+        return values[:0], ids[:0]
+    keep = values >= values[min(k, len(values)) - 1]
+    return values[keep], ids[order][keep]
+
+
+def _reaching(blocks: Tensor, tops: Tensor, least: Tensor) -> Tensor:
+    """Places of the numbers of [n, block] that are at least ``least``; tops [n] are the blocks' maxima."""
+    which = (tops >= least).nonzero().squeeze(1)
+    block, place = (blocks[which] >= least).nonzero(as_tuple=True)
+    return which[block] * blocks.shape[1] + place
+
+
+def left(row: Tensor) -> Tensor:
+    """Places of float32[V] that are over -inf, as stages leave them: int64[n]; none where one is NaN."""
+    blocks = row.view(-1, gcd(len(row), BLOCK))
+    tops = blocks.amax(-1)
+    if tops.amax().isnan():
+        return tops[:0].long()
+    return _reaching(blocks, tops, tops.new_tensor(torch.finfo(row.dtype).min))
+
+
+def _nucleus(values: Tensor, total: Tensor, p: float) -> int:
+    """How many of ``values``, largest first, top-p keeps: those before which there is less than p. At least one."""
+    chances = (values - total).exp_()
+    return max(1, int((chances.cumsum(0).sub_(chances) < p).sum()))

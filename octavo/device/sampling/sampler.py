@@ -15,6 +15,7 @@ from octavo.device.batch.buffers import HostMirror
 from octavo.device.batch.state import RequestState
 from octavo.device.kernels.draw import draw, draw_among, keys, pick
 from octavo.device.kernels.mask import apply_bits
+from octavo.device.kernels.truncate import left
 from octavo.device.sampling.limits import Allowed, BadWords, Bias, MinTokens
 from octavo.device.sampling.logprobs import LogprobsMode, report
 from octavo.device.sampling.penalties import Penalties
@@ -135,10 +136,10 @@ class Sampler:
     @staticmethod
     def _draw_cut(logits: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Of a row of which few tokens are left."""
-        left = (logits != float("-inf")).nonzero().squeeze(1)
-        if not len(left):
-            left = torch.zeros(1, dtype=torch.int64, device=logits.device)
-        return draw_among(logits[left], left, key)
+        ids = left(logits)
+        if not len(ids):  # all -inf, or not a number: the score will say so
+            ids = logits.argmax(keepdim=True)
+        return draw_among(logits[ids], ids, key)
 
     def _report(self, source: Tensor, tokens: Tensor, asked: np.ndarray, rows: np.ndarray) -> LogprobArrays:
         named = [self._named.get(row) for row in rows.tolist()]

@@ -215,3 +215,17 @@ def test_normalisation_and_ranks(seed):
     ids, values = top_ids(given_to, 5)
     np.testing.assert_array_equal(values.numpy(), -np.sort(-logits, -1)[:, :5])
     np.testing.assert_array_equal(np.take_along_axis(logits, ids.numpy().astype(int), 1), values.numpy())
+
+
+@given(seeds, st.integers(1, 90), st.sampled_from((64, 128, 192, 77)), st.booleans())
+def test_the_largest_of_a_row(seed, k, vocab, ties):
+    row = logits_of(seed, rows=1, vocab=vocab, ties=ties)[0]
+    row[:3] = NOT
+    k = min(k, vocab)
+    values, ids = truncate.largest(torch.from_numpy(row), k)
+    kept = row >= np.sort(row)[-k]
+    assert sorted(ids.tolist()) == np.flatnonzero(kept).tolist()
+    assert values.tolist() == sorted(row[kept].tolist(), reverse=True)
+    assert truncate.left(torch.from_numpy(row)).tolist() == np.flatnonzero(row > NOT).tolist()
+    row[5] = np.nan
+    assert len(truncate.largest(torch.from_numpy(row), k)[0]) == 0

@@ -176,17 +176,16 @@ def test_named_ids_take_the_columns():
     assert got.logprobs.ids[1].tolist() == [int(got.tokens[1])] * 2 + [-1]
 
 
-def test_a_bad_row_is_named_and_its_neighbours_are_as_ever():
+@pytest.mark.parametrize(
+    "asked", [{}, {"temperature": 0.0}, {"top_k": 3, "top_p": 0.9}, {"top_p": 0.5}, {"min_p": 0.1}]
+)
+def test_a_bad_row_is_named_and_its_neighbours_are_as_ever(asked):
     logits = torch.randn(4, VOCAB)
-    clean = sample([new_row(i, Sampling(seed=i)) for i in range(4)], logits)
+    news = [new_row(i, Sampling(seed=i, **asked)) for i in range(4)]
+    clean = sample(news, logits)
     spoiled = logits.clone()
     spoiled[1, 7] = float("nan")
-    got = sample(
-        [new_row(i, Sampling(seed=i)) for i in range(4)],
-        spoiled,
-        masked=np.array([2]),
-        bits=np.zeros((1, 3), np.int32),
-    )
+    got = sample(news, spoiled, masked=np.array([2]), bits=np.zeros((1, 3), np.int32))
     assert got.faults == {1: "the model gave logits that are not numbers", 2: "no token is allowed here"}
     assert got.good.tolist() == [True, False, False, True]
     assert got.tokens[[0, 3]].tolist() == clean.tokens[[0, 3]].tolist()
