@@ -15,7 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from octavo.common import log
 from octavo.config import env
@@ -89,7 +89,7 @@ def server_options(args: ServeArgs) -> "Options":
         value = getattr(args, name)
         if value is not None and value < 0:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 0, got {value}")
-    said = {
+    said: dict[str, Any] = {
         "max_body_size": args.max_body_size,
         "root_path": args.root_path,
         "allowed_origins": None if args.allowed_origins is None else tuple(args.allowed_origins),

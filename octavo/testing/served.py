@@ -18,10 +18,11 @@ from octavo.testing import tokenizer
 FAKE = "octavo.testing.fakes:FakeWorker"
 READY_WITHIN = 60.0
 #: A decoder so small that nothing about it costs time; the fake worker reads only ``fake`` of it.
+VOCAB = 320
 _CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
-    "vocab_size": 320,
+    "vocab_size": VOCAB,
     "hidden_size": 16,
     "intermediate_size": 32,
     "num_hidden_layers": 1,
@@ -38,8 +39,8 @@ _CONFIG = {
 
 def fake_model(folder: Path, chat_template: str | None = tokenizer.CHAT_TEMPLATE, **fake: Any) -> Path:
     """A model's directory for ``FakeWorker``: config.json and a real tokenizer. ``fake``: its options."""
-    tokenizer.write(folder, size=_CONFIG["vocab_size"], chat_template=chat_template)
-    config = _CONFIG | {"fake": {"vocab": _CONFIG["vocab_size"], **fake}}
+    tokenizer.write(folder, size=VOCAB, chat_template=chat_template)
+    config = _CONFIG | {"fake": {"vocab": VOCAB, **fake}}
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 

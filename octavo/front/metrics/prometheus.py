@@ -32,12 +32,18 @@ _N = (1, 2, 5, 10, 20)
 class Ended(Protocol):
     """An answer that ended, as ``front.fanout`` tells of it."""
 
-    metrics: RequestMetrics
-    params: SamplingParams
-    prompt_tokens: int
-    output_tokens: int
-    cached_tokens: int
-    reason: str
+    @property
+    def metrics(self) -> RequestMetrics: ...
+    @property
+    def params(self) -> SamplingParams: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def output_tokens(self) -> int: ...
+    @property
+    def cached_tokens(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
 
 
 class Prometheus:

@@ -214,9 +214,9 @@ async def merged(streams: "Sequence[Stream]") -> AsyncIterator[tuple[int, Reques
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 index = waiting.pop(task)
-                output = task.result()
-                if output is not None:
-                    yield index, output
+                news = task.result()
+                if news is not None:
+                    yield index, news
                     waiting[asyncio.ensure_future(_next(outputs[index]))] = index
     finally:
         for task in waiting:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -25,7 +26,9 @@ from octavo.front.server.service import LONG_TEXT, Service
 def routes(service: Service, metrics: Prometheus) -> APIRouter:
     """The routes, over ``service`` and ``metrics``."""
     router = APIRouter(route_class=JSONRoute, tags=["server"])
-    unwell = {503: {"model": ErrorAnswer, "description": "the engine is gone, or the server is about to end"}}
+    unwell: dict[int | str, dict[str, Any]] = {
+        503: {"model": ErrorAnswer, "description": "the engine is gone, or the server is about to end"}
+    }
 
     @router.get("/health", responses=unwell)
     async def health() -> Response:
