@@ -34,6 +34,10 @@ def config(file: GGUFFile) -> dict[str, Any]:
     def maybe(key: str) -> Any:
         return meta.get(f"{arch}.{key}")
 
+    if (pieces := meta.get("split.count", 1)) > 1:
+        raise ConfigError(
+            f"{file.path}: one of {pieces} pieces of a split model; join them with llama-gguf-split --merge"
+        )
     layers, hidden, heads = need("block_count"), need("embedding_length"), need("attention.head_count")
     if f"blk.{layers - 1}.attn_norm.weight" not in file.tensors:
         raise CheckpointError(

@@ -29,3 +29,6 @@ class DummySource:
             flat[at : at + count].copy_(block[self._start : self._start + count])
             self._start = (self._start + count) % _BLOCK
             at += count
+
+    def close(self) -> None:
+        pass

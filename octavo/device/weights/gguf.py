@@ -89,6 +89,9 @@ class GGUFSource:
         if self._less_one(stored.origin):
             out -= 1.0
 
+    def close(self) -> None:
+        self._threads.shutdown()
+
     def _name(self, name: str) -> str:
         stem, _, suffix = name.rpartition(".")
         if stem in _TOP:

@@ -37,11 +37,14 @@ def load(section: ModelSection, device: torch.device, dtype: torch.dtype) -> Cau
     kind = MODELS.load(facts.architecture)
     model = kind(facts, kit).eval()
     source = _source(section, {name: slot.shape for name, slot in kit.slots.items()})
-    names = _match(source, kit, kind)
-    for stored_name, name in names.items():
-        slot = kit.slots[name]
-        source.read(stored_name, slot.target())
-        slot.filled()
+    try:
+        names = _match(source, kit, kind)
+        for stored_name, name in names.items():
+            slot = kit.slots[name]
+            source.read(stored_name, slot.target())
+            slot.filled()
+    finally:
+        source.close()
     _log.info("loaded %d tensors of %s", len(names), facts.architecture)
     return model
 

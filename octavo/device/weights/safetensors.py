@@ -44,13 +44,17 @@ class SafetensorsSource:
                     _fill(file, bytes_of(out))
                     return
                 flat = out.view(-1)
-                piece = torch.empty(min(CHUNK, flat.numel()), dtype=kind)
-                for start in range(0, flat.numel(), CHUNK):
+                step = CHUNK if out.device.type == "cpu" else 32 * CHUNK
+                piece = torch.empty(min(step, flat.numel()), dtype=kind)
+                for start in range(0, flat.numel(), step):
                     part = piece[: flat.numel() - start]
                     _fill(file, bytes_of(part))
                     flat[start : start + part.numel()].copy_(part)
         except OSError as error:
             raise CheckpointError(f"{stored.file}: tensor {name!r} cannot be read: {error}") from None
+
+    def close(self) -> None:
+        pass
 
     def _check_index(self, directory: Path) -> None:
         for name, file in _index(directory).items():

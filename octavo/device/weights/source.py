@@ -30,6 +30,9 @@ class Source(Protocol):
         Raises ``CheckpointError`` naming file and tensor.
         """
 
+    def close(self) -> None:
+        """Give back what reading took."""
+
 
 def bytes_of(out: Tensor) -> Tensor:
     """The bytes of a contiguous CPU tensor, as uint8."""
