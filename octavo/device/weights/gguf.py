@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from octavo.common import gguf
+from octavo.common import gguf, probe
 from octavo.device.weights.dequant import KINDS, dequantise
 from octavo.device.weights.source import CHUNK, Stored
 from octavo.errors import CheckpointError
@@ -45,7 +45,7 @@ class GGUFSource:
         self.heads = self.file.metadata.get(f"{self.arch}.attention.head_count")
         self.kv_heads = self.file.metadata.get(f"{self.arch}.attention.head_count_kv") or self.heads
         self.tensors: dict[str, Stored] = {}
-        self._threads = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "gguf")
+        self._threads = ThreadPoolExecutor(min(8, probe.cores()), "gguf")
         for name, tensor in self.file.tensors.items():
             if name == _ROPE:
                 continue
