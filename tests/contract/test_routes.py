@@ -1,6 +1,8 @@
 """Keys, documents, metrics, ids: what holds for every route."""
 
+import http.client
 import json
+from urllib.parse import urlsplit
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -87,6 +89,34 @@ def test_request_ids(locked):
     odd = locked.post("/v1/completions", ask, **KEY, **{"X-Request-Id": "a b"})[1]["id"]
     assert " " not in odd
     assert locked.post("/v1/completions", ask | {"request_id": "own"}, **KEY)[1]["id"] == "cmpl-own"
+
+
+def test_headers(server, locked):
+    where = urlsplit(locked.url)
+    line = http.client.HTTPConnection(where.hostname, where.port, timeout=30)
+    line.request("GET", "/health", headers={"Origin": "http://page", "X-Request-Id": "seen"})
+    answer = line.getresponse()
+    assert answer.read() == b""
+    assert answer.headers["X-Request-Id"] == "seen"
+    assert answer.headers["Access-Control-Allow-Origin"] == "*"
+    ask = {
+        "Origin": "http://page",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization",
+    }
+    line.request("OPTIONS", "/v1/completions", headers=ask)
+    assert line.getresponse().status == 200
+    line.close()
+    where = urlsplit(server.url)
+    line = http.client.HTTPConnection(where.hostname, where.port, timeout=30)
+    body = json.dumps({"prompt": "a", "max_tokens": 1, "stream": True})
+    line.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+    answer = line.getresponse()
+    assert answer.headers["Content-Type"].startswith("text/event-stream")
+    assert answer.headers["Cache-Control"] == "no-cache"
+    assert answer.headers["X-Request-Id"] is None
+    assert answer.headers["Server"] is None
+    line.close()
 
 
 def test_open_routes(server):
