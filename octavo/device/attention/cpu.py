@@ -144,10 +144,15 @@ class CPUAttention:
         out = qkv.new_empty(len(qkv), layer.q_heads, layer.v_dim)
         if meta.chunks:
             out[: meta.decodes] = _decode(layer, q[: meta.decodes], cache.data, meta).flatten(1, 2)
+        flat = cache.data.flatten(1)
         for piece in meta.pieces:
-            gathered = torch.index_select(cache.data.flatten(1), 0, piece.pages, out=meta.buffer[: len(piece.pages)])
-            keys, values = _heads(layer, gathered, 1, piece.length)
             span = slice(piece.start, piece.stop)
+            if k_width and piece.length == piece.stop - piece.start:  # nothing before it: its own are all
+                tokens = qkv[None, span, q_width:]
+            else:
+                gathered = torch.index_select(flat, 0, piece.pages, out=meta.buffer[: len(piece.pages)])
+                tokens = gathered.view(1, -1, cache.data.shape[2])
+            keys, values = _heads(layer, tokens, piece.length)
             out[span] = prefill(q[span], keys[0], values[0], piece.blocks, layer.scale, layer.softcap, layer.sinks)
         return out.flatten(1)
 
@@ -163,16 +168,16 @@ def _decode(layer: LayerAttention, q: Tensor, cache: Tensor, meta: CPUMeta) -> T
             gathered = flat[chunk.first : chunk.first + chunk.count]
         else:
             gathered = torch.index_select(flat, 0, chunk.pages, out=meta.buffer[: rows * chunk.count])
-        keys, values = _heads(layer, gathered, rows, chunk.length)
+        keys, values = _heads(layer, gathered.view(rows, -1, cache.shape[2]), chunk.length)
         mine = q[chunk.start : chunk.stop]
         out.append(decode(mine, keys, values, chunk.mask, layer.scale, layer.softcap, layer.sinks))
     return out[0] if len(out) == 1 else torch.cat(out)
 
 
-def _heads(layer: LayerAttention, gathered: Tensor, rows: int, length: int) -> tuple[Tensor, Tensor]:
-    """Gathered pages [rows * n, page * w] as keys [rows, Hk, length, D] and values [rows, Hk, length, Dv]."""
+def _heads(layer: LayerAttention, tokens: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """What tokens keep, [rows, n, w], as keys [rows, Hk, length, D] and values [rows, Hk, length, Dv]."""
     heads, dim, v_dim = layer.kv_heads, layer.head_dim, layer.v_dim
-    tokens = gathered.view(rows, -1, heads * (dim + v_dim))[:, :length]
+    tokens = tokens[:, :length]
     keys = tokens[..., : heads * dim].unflatten(-1, (heads, dim))
     values = tokens[..., heads * dim :].unflatten(-1, (heads, v_dim))
     return keys.transpose(1, 2), values.transpose(1, 2)

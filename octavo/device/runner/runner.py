@@ -116,10 +116,10 @@ class ModelRunner:
         body.fault = f"{type(error).__name__}: {error}"
 
     def _apply(self, plan: StepPlan) -> None:
-        for new in plan.new:
-            self._add(new)
         if len(plan.killed):
             self.state.kill(plan.killed)
+        for new in plan.new:
+            self._add(new)
         self.tables.apply(plan.pages)
         self.state.flush()
         self.tables.flush()
