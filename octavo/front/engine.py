@@ -193,6 +193,7 @@ class AsyncEngine:
         salt: str | None = None,
         deadline: float | None = None,
         every: int = 1,
+        cap: bool = False,
         truncate: int | None = None,
         add_special_tokens: bool = True,
         trace: str = "",
@@ -202,9 +203,10 @@ class AsyncEngine:
         ``prompt``: text, token ids, a ``TextPrompt`` or ``TokensPrompt`` dict, or a ``Prompt`` of ``self.intake``.
         ``params`` None: the model's defaults. ``deadline``: ``time.monotonic()`` seconds after which it is aborted.
         ``every``: tokens are told every so many (1 a stream, 0 only at the end, where no stop string needs them).
-        ``truncate``: keep the last so many prompt tokens (-1: what fits). Raises a ``RequestError`` where the request
-        is refused, by the front or by the core, ``RequestFailed`` where it failed at once, and ``EngineDead`` where
-        nothing can be served.
+        ``cap``: an answer that would pass the model's length ends there, instead of an error: for a ``max_tokens`` that
+        the caller did not choose. ``truncate``: keep the last so many prompt tokens (-1: what fits). Raises a
+        ``RequestError`` where the request is refused, by the front or by the core, ``RequestFailed`` where it failed at
+        once, and ``EngineDead`` where nothing can be served.
         """
         arrival = time.monotonic()
         self._check_alive()
@@ -222,6 +224,7 @@ class AsyncEngine:
             salt=salt,
             deadline=deadline,
             every=every,
+            cap=cap,
             arrival=arrival,
             trace=trace,
         )

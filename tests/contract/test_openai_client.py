@@ -57,6 +57,12 @@ def test_default_max_tokens_and_ids_as_prompt(client):
     assert answer.usage.prompt_tokens == 3
 
 
+def test_a_default_length_ends_at_the_models(client):
+    answer = client.completions.create(model="tiny", prompt=[7] * 505, extra_body={"ignore_eos": True})
+    assert answer.usage.completion_tokens == 7
+    assert answer.choices[0].finish_reason == "length"
+
+
 def test_many_prompts_and_many_answers(client):
     ask = {"model": "tiny", "prompt": ["the cat", "on a"], "n": 3, "seed": 5, "max_tokens": 6}
     answer = client.completions.create(**ask, extra_body={"ignore_eos": True})

@@ -143,8 +143,13 @@ class Service:
             return await asyncio.to_thread(encode, text, add_special_tokens)
         return encode(text, add_special_tokens)
 
-    async def submit(self, body: SamplingBody, name: str, prompts: Sequence[Any], params: SamplingParams) -> "Work":
-        """The engine's streams for ``prompts``, once it has admitted all of them; if it refuses one, none goes on."""
+    async def submit(
+        self, body: SamplingBody, name: str, prompts: Sequence[Any], params: SamplingParams, cap: bool
+    ) -> "Work":
+        """The engine's streams for ``prompts``, once it has admitted all of them; if it refuses one, none goes on.
+
+        ``cap``: ``max_tokens`` is a default, which ends at the model's length instead of being refused.
+        """
         self.check_alive()
         deadline = None if self.options.request_timeout is None else time.monotonic() + self.options.request_timeout
         submits = [
@@ -156,6 +161,7 @@ class Service:
                     priority=body.priority,
                     salt=body.cache_salt,
                     deadline=deadline,
+                    cap=cap,
                     add_special_tokens=body.add_special_tokens is not False,
                 )
             )

@@ -83,12 +83,17 @@ class ChatJob(Job[ChatBody]):
         self.role: str = body.messages[-1].role if continues else service.options.response_role
         self._begun: set[int] = set()
 
+    @property
+    def asked_max_tokens(self) -> int | None:
+        longest = self.body.max_completion_tokens
+        return self.body.max_tokens if longest is None else longest
+
     async def prompts(self) -> Sequence[list[int]]:
         return [await render(self.service, self.body)]
 
     def params(self) -> SamplingParams:
         body = self.body
-        asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        asked = self.asked_max_tokens
         limit = self.service.engine.config.text.generation_defaults.get("max_tokens") if asked is None else asked
         if limit == 0:
             raise BadRequest("max_tokens must be at least 1", "max_tokens")

@@ -57,7 +57,7 @@ class CompletionJob(Job[CompletionBody]):
 
     def params(self) -> SamplingParams:
         body = self.body
-        limit = body.max_tokens
+        limit = self.asked_max_tokens
         if limit is None:
             limit = self.service.engine.config.text.generation_defaults.get("max_tokens", DEFAULT_MAX_TOKENS)
         if limit == 0 and not body.echo:

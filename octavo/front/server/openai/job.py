@@ -41,6 +41,11 @@ class Job(ABC, Generic[B]):
         self._cached: dict[int, int] = {}
         self._completion_tokens = 0
 
+    @property
+    def asked_max_tokens(self) -> int | None:
+        """As the request says it."""
+        return self.body.max_tokens
+
     @abstractmethod
     async def prompts(self) -> Sequence[Any]:
         """What the engine is given."""
@@ -71,7 +76,8 @@ class Job(ABC, Generic[B]):
 
     async def _submit(self) -> Work:
         params = self.params()
-        return await self.service.submit(self.body, self.id, await self.prompts(), params)
+        cap = self.asked_max_tokens is None
+        return await self.service.submit(self.body, self.id, await self.prompts(), params, cap)
 
     async def _whole(self) -> Answer:
         work = await self._submit()
