@@ -74,7 +74,7 @@ def check(alone, other, params, where):
     assert left.finish_reason == right.finish_reason, where
 
 
-@settings(max_examples=12, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(workload=workloads())
 def test_each_answer_is_the_answer_alone(engines, workload):
     prompts, params = workload
