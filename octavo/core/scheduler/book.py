@@ -195,6 +195,8 @@ class Book:
 
     def make_room(self, request: Request, count: int) -> bool:
         """See that ``count`` pages are free, preempting from the worst rank on. False: ``request`` itself had to go."""
+        # A window moves on with every token, pages are given back when one is full: catch up before anybody has to go.
+        self.kv.leave(request.tables, int(self.columns.done[request.row]))
         while self.kv.pool.free < count:
             victim = max(self.running, key=lambda other: other.rank)
             if victim is request and len(self.running) == 1:

@@ -3,12 +3,12 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.workload import Ask, House, check_answers, drive, houses, workloads
+from core.workload import Ask, House, check_answers, crowd, drive, houses, workloads
 from octavo.wire.plan import Kind
 from octavo.wire.reply import FinishReason
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(houses(), workloads())
 def test_everybody_gets_the_tokens_that_they_get_alone(house, asks):
     run = drive(house, asks)
@@ -17,7 +17,14 @@ def test_everybody_gets_the_tokens_that_they_get_alone(house, asks):
     assert run.failed == 0
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
+@given(houses(), st.integers(0, 2**32))
+def test_crowds_that_share_prefixes_in_tight_pools(house, seed):
+    asks = crowd(seed)
+    check_answers(house, asks, drive(house, asks))
+
+
+@settings(max_examples=50)
 @given(houses(burst=1), workloads(grammar=True, most=8))
 def test_no_mask_is_made_before_its_tokens_are_known(house, asks):
     check_answers(house, asks, drive(house, asks))
@@ -91,3 +98,11 @@ def test_bursts_are_used_and_end_with_an_arrival():
     asks = [Ask([1, 2, 3], 20, 0, 0), Ask([4, 5, 6], 20, 1, 6)]
     check_answers(house, asks, drive(house, asks, prepare))
     assert (Kind.DECODE, 4) in repeats
+
+
+def test_a_window_that_moves_within_a_page_gives_it_back_in_time():
+    # The pool holds one request of the longest length and not a page more.
+    house = House((9, None, 3), 2, 4, 13, 3, "priority", 0, 8)
+    asks = [Ask([n] * 36, 24, n, 2 * n) for n in range(4)]
+    run = drive(house, asks)
+    check_answers(house, asks, run)

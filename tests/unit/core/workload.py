@@ -1,5 +1,6 @@
 """Random workloads for a core on a FakeWorker, and a driver that checks its books after every step."""
 
+import random
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -282,6 +283,33 @@ def workloads(draw, grammar: bool = False, most: int = 12) -> list[Ask]:
                 logprobs=kind == 2,
                 prompt_logprobs=kind == 3 or scoring,
                 grammar=grammar and draw(st.booleans()),
+            )
+        )
+    return asks
+
+
+def crowd(seed: int) -> list[Ask]:
+    """A bigger workload than hypothesis likes to draw: many requests, few prompts, arrivals over a long time."""
+    rng = random.Random(seed)
+    stems = [[rng.randrange(VOCAB) for _ in range(rng.choice([0, 8, 12, 24, 32]))] for _ in range(rng.randint(1, 4))]
+    asks = []
+    for _ in range(rng.randint(10, 30)):
+        prompt = rng.choice(stems) + [rng.randrange(3) for _ in range(rng.randint(1, 6))]
+        at = rng.randint(0, 120)
+        out = rng.randint(1, min(24, LONGEST - len(prompt)))
+        asks.append(
+            Ask(
+                prompt,
+                out,
+                rng.randrange(3),
+                at,
+                rng.randrange(3),
+                (rng.randrange(VOCAB),) if rng.random() < 0.3 else (),
+                every=rng.choice([0, 1, 1, 3]),
+                gone=at + rng.randint(0, 20) if rng.random() < 0.15 else None,
+                salt=rng.choice([b"", b"", b"", b"tenant"]),
+                logprobs=rng.random() < 0.1,
+                prompt_logprobs=rng.random() < 0.1,
             )
         )
     return asks
