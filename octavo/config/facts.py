@@ -1,11 +1,11 @@
 """ModelFacts: what a checkpoint is, read from its config.json (or GGUF metadata) without transformers."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.common.words import nearest
+from octavo.config.reader import Reader, positive
 from octavo.errors import ConfigError
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -142,57 +142,13 @@ def _known() -> str:
     return ", ".join([*ARCHITECTURES, *TEXT_PARTS])
 
 
-class _Reader:
-    """Typed reads of a configuration: what is there, else the architecture's default, else an error that names it."""
-
-    def __init__(self, values: Mapping[str, Any], defaults: Mapping[str, Any]):
-        self.values, self.defaults = values, defaults
-
-    def get(self, *names: str) -> Any:
-        for table in (self.values, self.defaults):
-            for name in names:
-                if table.get(name) is not None:
-                    return table[name]
-        return None
-
-    def whole(self, name: str, default: int | None = None) -> int:
-        value = self.get(name)
-        value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"config.json: {name} must be a whole number of at least 1, got {value!r}")
-        return value
-
-    def real(self, *names: str, default: float | None = None) -> float | None:
-        value = self.get(*names)
-        return default if value is None else _positive(names[0], value)
-
-    def flag(self, name: str) -> bool:
-        value = self.get(name)
-        if value is not None and not isinstance(value, bool):
-            raise ConfigError(f"config.json: {name} must be true or false, got {value!r}")
-        return bool(value)
-
-    def ids(self, name: str) -> tuple[int, ...]:
-        value = self.get(name)
-        values = () if value is None else tuple(value) if isinstance(value, list) else (value,)
-        if any(isinstance(item, bool) or not isinstance(item, int) or item < 0 for item in values):
-            raise ConfigError(f"config.json: {name} must be a token id or a list of them, got {value!r}")
-        return values
-
-
-def _positive(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
-        raise ConfigError(f"config.json: {name} must be a number over 0, got {value!r}")
-    return float(value)
-
-
 def _facts(config: dict, generation: dict) -> ModelFacts:
     name, ours = architecture(config)
     values = config.get("text_config") if name in TEXT_PARTS else config
     if not isinstance(values, dict):
         raise ConfigError(f"config.json of {name} has no text_config")
-    read = _Reader(values, ARCHITECTURES[ours])
-    outer = _Reader(config, {})
+    read = Reader(values, ARCHITECTURES[ours])
+    outer = Reader(config, {})
     _refuse(config, values, ours)
     heads, hidden, layers = (
         read.whole("num_attention_heads"),
@@ -215,7 +171,7 @@ def _facts(config: dict, generation: dict) -> ModelFacts:
     bias = read.flag("attention_bias")
     tied = config.get("tie_word_embeddings")
     scalar = read.real("query_pre_attn_scalar")
-    eos = (*_Reader(generation, {}).ids("eos_token_id"), *(outer.ids("eos_token_id") or read.ids("eos_token_id")))
+    eos = (*Reader(generation, {}).ids("eos_token_id"), *(outer.ids("eos_token_id") or read.ids("eos_token_id")))
     bos = read.ids("bos_token_id")
     return ModelFacts(
         architecture=ours,
@@ -272,7 +228,7 @@ def _dtype(name: Any) -> str:
     return name
 
 
-def _windows(read: _Reader, layers: int) -> tuple[int | None, ...]:
+def _windows(read: Reader, layers: int) -> tuple[int | None, ...]:
     rule = read.defaults.get("windows")
     # A null in the file means "no window"; only where the key is absent does the architecture's default count.
     window = read.values["sliding_window"] if "sliding_window" in read.values else read.defaults.get("sliding_window")
@@ -280,7 +236,7 @@ def _windows(read: _Reader, layers: int) -> tuple[int | None, ...]:
         window = None
     if rule is None or window is None:
         return (None,) * layers
-    window = _Reader({"sliding_window": window}, {}).whole("sliding_window")
+    window = Reader({"sliding_window": window}, {}).whole("sliding_window")
     types = read.get("layer_types")
     if types is not None:
         if not isinstance(types, list) or len(types) != layers:
@@ -299,7 +255,7 @@ def _windows(read: _Reader, layers: int) -> tuple[int | None, ...]:
     return tuple(window if i >= first else None for i in range(layers))
 
 
-def _ropes(read: _Reader, positions: int) -> tuple[RopeFacts, RopeFacts | None]:
+def _ropes(read: Reader, positions: int) -> tuple[RopeFacts, RopeFacts | None]:
     """(rope of full layers, rope of windowed layers where it differs), from the old and the new form of the keys."""
     theta = read.real("rope_theta", default=10000.0) or 10000.0
     local = read.real("rope_local_base_freq")
@@ -315,14 +271,14 @@ def _ropes(read: _Reader, positions: int) -> tuple[RopeFacts, RopeFacts | None]:
     return full, None if local is None else RopeFacts(theta=local)
 
 
-def _rope(given: dict, theta: float, positions: int, read: _Reader) -> RopeFacts:
+def _rope(given: dict, theta: float, positions: int, read: Reader) -> RopeFacts:
     kind = given.get("rope_type", given.get("type", "default")) or "default"
     if kind not in ROPE_KINDS:
         raise ConfigError(f"config.json: rope type {kind!r} is not supported; supported: {', '.join(ROPE_KINDS)}")
     partial = given.get("partial_rotary_factor", read.get("partial_rotary_factor"))
     if partial not in (None, 1, 1.0):
         raise ConfigError(f"config.json: partial_rotary_factor {partial!r} is not supported; supported: 1.0")
-    theta = _positive("rope_theta", given.get("rope_theta", theta))
+    theta = positive("rope_theta", given.get("rope_theta", theta))
     if kind == "default":
         return RopeFacts(theta=theta)
     scaling = {
@@ -340,7 +296,7 @@ def _rope(given: dict, theta: float, positions: int, read: _Reader) -> RopeFacts
             raise ConfigError(f"config.json: rope type {kind!r} needs {key}")
     for key, value in scaling.items():
         if key not in ("truncate", "factors", "finetuned"):
-            _positive(f"rope scaling {key}", value)
+            positive(f"rope scaling {key}", value)
     return RopeFacts(theta=theta, kind=kind, scaling=scaling)
 
 
