@@ -13,6 +13,7 @@ from typing import Any
 from octavo.common.log import logger
 from octavo.config.engine import EngineConfig
 from octavo.errors import BadRequest, EngineDead, RequestFailed
+from octavo.front.chat.sandbox import TooLong
 from octavo.front.chat.template import ChatTemplate
 from octavo.front.client.thread import LoopPort, ThreadClient
 from octavo.front.fanout import Desk, Finished, Group, Observer
@@ -284,7 +285,15 @@ class AsyncEngine:
         """The conversation as text, and whether special tokens are still to be added: never a second beginning."""
         if self.chat is None or self.tokenizer is None:
             raise BadRequest("chat needs a tokenizer, and this engine runs without one", "messages")
-        text = self.chat.render(messages, max_chars=self.intake.max_chars, **options)
+        try:
+            text = self.chat.render(messages, max_chars=self.intake.max_chars, **options)
+        except TooLong:
+            raise BadRequest(
+                f"This model's maximum context length is {self.ready.max_model_len} tokens. However, your messages "
+                f"make more than {self.intake.max_chars} characters, which so many tokens cannot hold. "
+                "Please shorten them.",
+                "messages",
+            ) from None
         bos = self.tokenizer.specials.names.get("bos_token")
         return text, add_special_tokens and not (bos and text.startswith(bos))
 

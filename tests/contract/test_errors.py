@@ -212,6 +212,7 @@ def test_too_long_says_limit_prompt_and_answer(server):
     check(server.post(TEXT, {"prompt": [5] * 600, "max_tokens": 1}), 400, "512", "600", param="prompt")
     check(server.post(TEXT, {"prompt": "word " * 20_000, "max_tokens": 1}), 400, "512", "100000", param="prompt")
     check(server.post(CHAT, {"messages": [{"role": "user", "content": "x" * 600}]}), 400, "512")
+    check(server.post(CHAT, {"messages": [{"role": "user", "content": "word " * 20_000}]}), 400, "512", "characters")
     check(server.post(TEXT, {"prompt": [5] * 500, "max_tokens": 100, "stream": True}), 400, "512", param="max_tokens")
     assert server.post(TEXT, {"prompt": [5] * 500, "max_tokens": 12})[0] == 200
 

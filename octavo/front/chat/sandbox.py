@@ -17,6 +17,8 @@ import jinja2.nodes as nodes
 import jinja2.sandbox
 from jinja2.exceptions import TemplateError
 
+from octavo.errors import BadRequest
+
 #: Turns of loops and calls of functions in one rendering: about a second.
 MAX_STEPS = 1_000_000
 #: Characters of any string on the way, whatever the prompt may have.
@@ -31,6 +33,10 @@ class TemplateLimit(TemplateError):
     """The rendering takes too long or grows too large."""
 
 
+class TooLong(BadRequest):
+    """The text passes the limit of characters that its caller set."""
+
+
 def tick() -> None:
     """One step of a rendering."""
     left = _steps.get()
@@ -41,14 +47,14 @@ def tick() -> None:
 
 
 def rendered(template: jinja2.Template, variables: dict[str, Any], max_chars: int) -> str:
-    """The template's text. Raises ``TemplateLimit`` past ``max_chars`` characters or ``MAX_STEPS`` steps."""
+    """The template's text. Raises ``TooLong`` past ``max_chars`` characters, ``TemplateLimit`` past ``MAX_STEPS``."""
     token = _steps.set([MAX_STEPS])
     try:
         parts, size = [], 0
         for part in template.generate(variables):
             size += len(part)
             if size > max_chars:
-                raise TemplateLimit(f"the conversation makes more than {max_chars} characters")
+                raise TooLong(f"the chat template makes more than {max_chars} characters", "messages")
             parts.append(part)
         return "".join(parts)
     finally:

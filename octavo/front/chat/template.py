@@ -8,7 +8,7 @@ import jinja2
 
 from octavo.errors import BadRequest, ConfigError
 from octavo.front.chat.messages import normalise
-from octavo.front.chat.sandbox import MAX_STRING, Environment, rendered
+from octavo.front.chat.sandbox import MAX_STRING, Environment, TooLong, rendered
 from octavo.front.tokenizers.base import Tokenizer
 
 #: What a caller may not set by ``chat_template_kwargs``: they have fields and checks of their own (CVE-2025-62426).
@@ -63,7 +63,7 @@ class ChatTemplate:
 
         ``continue_final_message``: the text ends inside the last message, for the model to go on with it.
         ``chat_template``: another template, for this call. Raises ``BadRequest`` with the template's own message where
-        it refuses the conversation, or where the text would pass ``max_chars`` characters.
+        it refuses the conversation, and ``TooLong`` where the text would pass ``max_chars`` characters.
         """
         if continue_final_message and add_generation_prompt:
             raise BadRequest(
@@ -111,6 +111,8 @@ class ChatTemplate:
     def _run(self, template: jinja2.Template, variables: dict[str, Any], max_chars: int) -> str:
         try:
             return rendered(template, variables, max_chars)
+        except TooLong:
+            raise  # the caller set the limit and knows what it means
         except jinja2.TemplateError as error:
             raise BadRequest(f"the chat template refuses the conversation: {error}", "messages") from None
         except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
