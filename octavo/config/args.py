@@ -137,12 +137,6 @@ class EngineArgs:
         metavar="BYTES",
         parse=count,
     )
-    gpu_memory_utilization: float | None = flag(
-        "share of the device's memory that the engine may use",
-        group="cache",
-        alias=("memory_utilization",),
-        metavar="SHARE",
-    )
     enable_prefix_caching: bool | None = flag("reuse the KV cache of prompts that begin alike", group="cache")
     max_num_seqs: int | None = flag("requests that run at once", group="schedule", metavar="N")
     max_num_batched_tokens: int | None = flag("tokens a step", group="schedule", metavar="TOKENS", parse=count)

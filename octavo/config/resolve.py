@@ -307,14 +307,6 @@ def memory(facts: Facts) -> tuple[int | None, str]:
     return _said(facts.args.kv_cache_memory_bytes, None, "what the device has left after weights and activations")
 
 
-@decides("cache.utilization")
-def utilization(facts: Facts) -> tuple[float, str]:
-    asked = facts.args.gpu_memory_utilization
-    if asked is not None and not 0 < asked <= 1:
-        raise ConfigError(f"--gpu-memory-utilization must be over 0 and at most 1, got {asked}")
-    return _said(asked, 0.9, "default")
-
-
 @decides("cache.prefix_caching")
 def prefix_caching(facts: Facts) -> tuple[bool, str]:
     return _said(facts.args.enable_prefix_caching, True, "default")

@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,8 @@ def serve(args: ServeArgs, worker: str = WORKER) -> int:
 
     from octavo.front.client.process import ProcessClient
 
+    # Until the loop listens for signals, one ends the start in order: the engine's process and its sockets go too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     client = ProcessClient(config)
     try:
         client.launch()

@@ -7,12 +7,14 @@ import signal
 import socket
 import threading
 import time
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil
 import pytest
+from faulty import FAULTY_LIMIT
 
-from octavo.testing.served import Served, fake_model
+from octavo.testing.served import FAKE, Served, fake_model
 
 TEXT = "/v1/completions"
 #: Long enough to be caught in the middle: 400 steps of the fake device.
@@ -21,8 +23,9 @@ ABORTED = 'vllm:request_success_total{engine="0",finished_reason="abort"'
 
 
 @contextlib.contextmanager
-def served(folder, *flags, latency=0.01, **fake):
-    server = Served([str(fake_model(folder / "model", latency=latency, **fake)), *flags])
+def served(folder, *flags, latency=0.01, worker=FAKE, **fake):
+    model = fake_model(folder / "model", latency=latency, **fake)
+    server = Served([str(model), *flags], worker, {"PYTHONPATH": str(Path(__file__).parent)})
     try:
         yield server
     finally:
@@ -230,6 +233,23 @@ def test_what_is_not_finished_in_time_is_aborted(tmp_path, number, seconds):
         assert server.wait() == 0
 
 
+def test_a_row_that_fails_fails_one_request(tmp_path):
+    with served(tmp_path, worker="faulty:Faulty") as server:
+        server.ready()
+        good = Asker(server, LONG | {"max_tokens": 60})
+        for stream in (False, True):
+            bad = Asker(
+                server, {"prompt": [5] * 10, "max_tokens": FAULTY_LIMIT - 10, "ignore_eos": True, "stream": stream}
+            ).done()
+            assert "a number that is none" in bad.text
+            assert bad.status == (200 if stream else 500)
+            assert bad.text.rstrip().endswith("data: [DONE]") == stream
+        assert '"finish_reason":"length"' in good.done().text
+        assert server.metric('vllm:request_success_total{engine="0",finished_reason="error"') == 2
+        assert server.get("/health")[0] == 200
+        server.until("rest", lambda: at_rest(server))
+
+
 def test_an_engine_that_hangs_does_not_hold_up_the_end(tmp_path):
     with served(tmp_path, hang=60.0) as server:
         server.ready()
@@ -262,11 +282,12 @@ def test_a_second_signal_ends_at_once(tmp_path):
 
 
 def test_a_signal_while_it_loads(tmp_path):
-    with served(tmp_path, hang=0.0) as server:
+    with served(tmp_path) as server:
         server.until("the engine's process", lambda: psutil.Process(server.process.pid).children())
         engine = psutil.Process(server.process.pid).children()[0]
         server.process.terminate()
-        assert server.wait() != 0
+        assert server.wait() == 128 + signal.SIGTERM
+        assert "Traceback" not in server.log
         server.until("end of the engine", lambda: gone(engine))
 
 

@@ -54,7 +54,7 @@ def test_flags():
     [
         (["--max-model-length", "3"], "'--max-model-len'"),
         (["--max_num_seq", "3"], "'--max-num-seqs'"),
-        (["--gpu-memory-utilisation", "1"], "'--gpu-memory-utilization'"),
+        (["--attention-backends", "x"], "'--attention-backend'"),
         (["--no-enable-prefix-cache"], "'--no-enable-prefix-caching'"),
     ],
 )
@@ -74,7 +74,7 @@ def test_an_unknown_flag_names_the_nearest(words, hint, capsys):
         (["--dtype", "bfloat61"], "bfloat16"),
         (["--hf-overrides", "[1]"], "--hf-overrides"),
         (["--max-model-len", "long"], "--max-model-len"),
-        (["--gpu-memory-utilization", "half"], "a number"),
+        (["--step-timeout", "half"], "a number"),
     ],
 )
 def test_values_that_are_none(words, what):

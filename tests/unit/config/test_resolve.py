@@ -81,7 +81,6 @@ def test_sampling_defaults(tmp_path):
         ({"max_model_len": 0}, "at least 1"),
         ({"max_num_seqs": 0}, "at least 1"),
         ({"max_num_seqs": 100, "max_num_batched_tokens": 50}, "--max-num-seqs"),
-        ({"gpu_memory_utilization": 1.5}, "at most 1"),
         ({"threads": 0}, "--threads"),
         ({"step_timeout": 0}, "--step-timeout"),
         ({"tokenizer": "/no/such/place"}, "--tokenizer"),
