@@ -43,6 +43,8 @@ class Book:
         self.diffs: list[tuple[Request, int, int, list[int]]] = []
         #: A row takes at least one token a step, so that more rows than the budget has tokens could starve.
         self.most_running = min(schedule.max_num_seqs, schedule.max_num_batched_tokens)
+        #: Prompt pages under way, by hash, and who computes them.
+        self._coming: dict[bytes, Request] = {}
         #: Rows whose steps have results that are fetched apart.
         self.bulky = 0
         self._order: Ints | None = None
@@ -162,8 +164,23 @@ class Book:
         self._order = None
         return row
 
+    def announce(self, request: Request, hashes: list[bytes], start: int) -> None:
+        """The request is about to compute the pages of its prompt from ``start`` on."""
+        for key in hashes[start:]:
+            self._coming.setdefault(key, request)
+
+    def comes(self, key: bytes) -> bool:
+        """Whether somebody computes a page of that content just now."""
+        return key in self._coming
+
+    def _arrived(self, request: Request, start: int, stop: int) -> None:
+        for key in request.hashes[start:stop]:
+            if self._coming.get(key) is request:
+                del self._coming[key]
+
     def _leave_row(self, request: Request) -> None:
         c, row = self.columns, request.row
+        self._arrived(request, int(c.full_at[row]) // self.kv.page - 1, len(request.hashes))
         request.told = int(c.told[row])
         if c.uses[row]:
             self.killed.append(row)
@@ -242,7 +259,9 @@ class Book:
             if len(request.hashes) < full:
                 known = c.tokens[row, : c.length[row]]
                 self.kv.extend_hashes(request.hashes, request.root, known, request.wire.media)
-            self.kv.publish(request.tables, request.hashes, int(c.full_at[row]) // self.kv.page - 1, full)
+            start = int(c.full_at[row]) // self.kv.page - 1
+            self.kv.publish(request.tables, request.hashes, start, full)
+            self._arrived(request, start, full)
         c.full_at[row] = (full + 1) * self.kv.page
         self.kv.leave(request.tables, done)
 
@@ -271,6 +290,8 @@ class Book:
             else:
                 assert request.row < 0
                 assert not any(request.tables)
+        for request in self._coming.values():
+            assert request.state is State.RUNNING
         bulky = LOGPROBS | PROMPT_LOGPROBS
         assert self.bulky == sum(bool(c.flags[request.row] & bulky) for request in self.running)
         assert sorted(r.row for r in self.prefilling) == sorted(np.flatnonzero(c.prefill).tolist())

@@ -25,6 +25,8 @@ from octavo.wire.reply import RequestDelta
 #: A decoding row that needs a page gets pages for so many tokens while the pool is less than ``ROOMY`` full.
 AHEAD = 64
 ROOMY = 0.9
+#: So many requests that wait for others' pages are passed over in a step; behind them nobody is looked at.
+FOLLOWERS = 64
 
 
 @dataclass(slots=True)
@@ -41,6 +43,8 @@ class Planner:
     def __init__(self, book: Book):
         self.book = book
         self.step = 0
+        #: Requests that wait for pages which others compute.
+        self._followers = 0
         most = book.schedule.max_num_seqs
         self._ones, self._zeros, self._true = np.ones(most, np.int32), np.zeros(most, np.int32), np.ones(most, np.bool_)
         for column in (self._ones, self._zeros, self._true):
@@ -116,7 +120,7 @@ class Planner:
         """The next pieces of prompts that have a row, in the order in which they got it."""
         book, c = self.book, self.book.columns
         pieces: list[Piece] = []
-        others = len(book.prefilling) + len(book.queue) > 1
+        others = len(book.prefilling) > 1 or (len(book.queue) > self._followers and self._has_row())
         for request in book.prefilling.copy():
             if left <= 0:
                 break
@@ -133,18 +137,27 @@ class Planner:
             left -= take
         return pieces, left
 
+    def _has_row(self) -> bool:
+        return bool(self.book.rows.available) and len(self.book.running) < self.book.most_running
+
     def _admit(self, left: int, now: float) -> list[Piece]:
-        """Rows for those who wait, best rank first, until rows, tokens or pages end. Nobody overtakes the head."""
+        """Rows for those who wait, best rank first, until rows, tokens or pages end. Nobody overtakes the head, except
+        that whoever shares the next page of its prompt with one that is being computed waits for that page."""
         book, kv = self.book, self.book.kv
         pieces: list[Piece] = []
+        followers: list[Request] = []
         promised: int | None = None
-        while left > 0 and book.rows.available and len(book.running) < book.most_running:
+        while left > 0 and self._has_row() and len(followers) < FOLLOWERS:
             request = book.queue.head()
             if request is None:
                 break
             length = len(request.tokens)
             hashes = self._hashes(request)
-            match = kv.match(hashes, (length - 1) // kv.page)
+            most = (length - 1) // kv.page
+            match = kv.match(hashes, most)
+            if hashes and match.pages < most and book.comes(hashes[match.pages]):
+                followers.append(book.queue.pop())
+                continue
             cached = match.pages * kv.page
             idle = kv.idle_pages(match)
             need = kv.need(length) - kv.held(match.tables)
@@ -159,6 +172,7 @@ class Planner:
             book.queue.pop()
             kv.claim(request.tables, match)
             row = book.enter_row(request, cached)
+            book.announce(request, hashes, match.pages)
             for group, table in enumerate(request.tables):
                 if table:
                     book.diffs.append((request, group, 0, table.copy()))
@@ -168,6 +182,9 @@ class Planner:
             pieces.append(Piece(request, take))
             left -= take
             self._tell_admission(request, row, cached, now)
+        self._followers = len(followers)
+        for request in followers:
+            book.queue.push(request)
         return pieces
 
     def _hashes(self, request: Request) -> list[bytes]:

@@ -217,6 +217,32 @@ def test_prefixes_are_shared_and_salts_keep_apart():
     assert told[6].cached == 0
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_answers_that_share_a_prompt_compute_it_once(depth):
+    core = make(max_num_batched_tokens=64, depth=depth)
+    plans = recorded(core)
+    prompt = list(range(21))
+    core.add([ask(handle, prompt) for handle in range(4)] + [ask(4, [90] * 9)])
+    told = finish(core)
+    assert [told[handle].cached for handle in range(5)] == [0, 20, 20, 20, 0]
+    assert sum(int(plan.known.sum()) for plan in plans) == 21 + 3 + 9
+    # Who has another prompt does not wait for it.
+    assert [new.sampling.seed for new in plans[0].new] == [0, 4]
+    for handle in range(4):
+        assert told[handle].tokens == expected(prompt, handle, 26)
+
+
+def test_a_follower_goes_on_alone_when_its_leader_goes():
+    core = make(max_num_batched_tokens=4)
+    told: dict[int, Told] = {}
+    core.add([ask(0, list(range(30))), ask(1, list(range(30)))])
+    steps(core, 3, told)
+    core.abort([0], AbortReason.CLIENT)
+    finish(core, told)
+    assert told[1].tokens == expected(list(range(30)), 1, 35)
+    assert told[1].cached > 0
+
+
 def test_outputs_are_cached_too():
     core = make()
     told: dict[int, Told] = {}
