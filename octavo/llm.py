@@ -16,6 +16,7 @@ from octavo.front.tokenizers.base import Tokenizer
 from octavo.launch.offline import Offline
 from octavo.outputs import RequestOutput
 from octavo.params import RequestOutputKind, SamplingParams
+from octavo.wire.hello import Ready
 from octavo.wire.ports import CorePort
 
 _log = logger(__name__)
@@ -115,6 +116,15 @@ class LLM:
     def get_default_sampling_params(self) -> SamplingParams:
         """What ``generate`` uses where it is given none: the model's own defaults."""
         return self._engine.intake.default_params()
+
+    @property
+    def ready(self) -> Ready:
+        """What the engine said when it could serve: lengths, pages, backends, seconds of each phase of the start."""
+        return self._engine.ready
+
+    def stats(self) -> dict[str, Any]:
+        """The engine's gauges and its counters since the start (``core.engine.commands.stats``)."""
+        return self._engine.call("stats")
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes."""

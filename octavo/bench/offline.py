@@ -94,12 +94,12 @@ def _run(llm: Any, prompts: list, params: list[SamplingParams]) -> tuple[float, 
     after = llm.stats()
     made = sum(len(one.outputs[0].token_ids) for one in outputs)
     assert made == sum(one.max_tokens or 0 for one in params), "an answer ended early"
-    return seconds, made, {name: after[name] - before[name] for name in ("steps", "step_seconds", "host_seconds")}
+    return seconds, made, {name: after[name] - before[name] for name in ("steps", "busy_seconds", "plan_seconds")}
 
 
 def _throughput(work: Workload, engine: dict[str, Any], repeats: int, label: str) -> dict[str, Any]:
     llm, start = _build(work, engine)
-    prompts, params = _batch(work, llm.vocab_size)
+    prompts, params = _batch(work, llm.ready.vocab)
     # One short round first: thread pools, allocator and kernel choice belong to no run.
     _run(llm, prompts[:1], [params[0].clone(max_tokens=2)])
     runs = [_run(llm, prompts, params) for _ in range(repeats)]
@@ -119,8 +119,8 @@ def _throughput(work: Workload, engine: dict[str, Any], repeats: int, label: str
         "out_tok_s_median": round(made / middle, 1),
         "in_tok_s_median": round(given / middle, 1),
         "all_seconds": [round(run[0], 4) for run in runs],
-        "step_ms": round(counts["step_seconds"] / steps * 1e3, 4),
-        "host_us_per_step": round(counts["host_seconds"] / steps * 1e6, 1),
+        "step_ms": round(counts["busy_seconds"] / steps * 1e3, 4),
+        "plan_us_per_step": round(counts["plan_seconds"] / steps * 1e6, 1),
         "steps": counts["steps"],
         "peak_rss_mb": report.peak_rss_mb(),
         "start_s": round(start, 3),
@@ -132,7 +132,7 @@ def _throughput(work: Workload, engine: dict[str, Any], repeats: int, label: str
 
 def _latency(work: Workload, engine: dict[str, Any], warmups: int, repeats: int, label: str) -> dict[str, Any]:
     llm, _ = _build(work, engine)
-    prompts, params = _batch(work, llm.vocab_size)
+    prompts, params = _batch(work, llm.ready.vocab)
     for _ in range(warmups):
         _run(llm, prompts, params)
     seconds = [_run(llm, prompts, params)[0] for _ in range(repeats)]

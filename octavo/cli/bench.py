@@ -19,7 +19,7 @@ COLUMNS = [
     "seconds",
     "first_seconds",
     "step_ms",
-    "host_us_per_step",
+    "plan_us_per_step",
     "peak_rss_mb",
     "start_s",
 ]

@@ -22,7 +22,7 @@ def health(core: "EngineCore") -> dict[str, Any]:
 
 
 def stats(core: "EngineCore") -> dict[str, Any]:
-    """Gauges of now."""
+    """Gauges of now, and what the loop did since the start."""
     book = core.scheduler.book
     pool = book.kv.pool
     return {
@@ -34,6 +34,11 @@ def stats(core: "EngineCore") -> dict[str, Any]:
         "pages_cached": pool.cached,
         "rows_free": book.rows.available,
         "inflight": core.outstanding,
+        "steps": core.steps,
+        "busy_seconds": core.spent.busy,
+        "plan_seconds": core.spent.plan,
+        "launch_seconds": core.spent.launch,
+        "wait_seconds": core.spent.wait,
     }
 
 

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,8 @@ class EngineCore:
         self._inflight: deque[tuple[StepPlan, Ticket]] = deque()
         self._lock = threading.RLock()
         self._told = 0.0
-        self._busy = 0.0
+        self.spent = Spent()
+        self._busy_told = 0.0
         self._closed = False
 
     # CorePort.
@@ -185,11 +187,13 @@ class EngineCore:
             self._take()
             if len(self._inflight) > self.lead or (launched and self.replies):
                 return launched
+            begin = time.perf_counter()
             plan = self.scheduler.schedule()
             if plan is None:
                 return launched
+            planned = time.perf_counter()
+            self.spent.plan += planned - begin
             self.watchdog.begin(f"step {plan.step}")
-            begin = time.monotonic()
             tickets: Sequence[Ticket]
             try:
                 self.worker.forward(plan)
@@ -203,7 +207,7 @@ class EngineCore:
                 log.exception("step %d could not be launched", plan.step)
                 tickets = [Failed(plan.step + i, error) for i in range(plan.repeat)]
             self._inflight.extend((plan, ticket) for ticket in tickets)
-            self._busy += time.monotonic() - begin
+            self.spent.launch += time.perf_counter() - planned
             launched = True
 
     def _retire(self, until: int | None = None) -> None:
@@ -211,11 +215,13 @@ class EngineCore:
         while self._inflight and (until is None or self._inflight[0][1].step <= until):
             plan, ticket = self._inflight.popleft()
             self.watchdog.begin(f"step {ticket.step}")
-            begin = time.monotonic()
+            begin = time.perf_counter()
             result, extras = self._result(plan, ticket)
+            came = time.perf_counter()
             self.scheduler.update(plan, result, extras)
             self.steps += 1
-            self._busy += time.monotonic() - begin
+            self.spent.wait += came - begin
+            self.spent.plan += time.perf_counter() - came
             if until is None:
                 return
 
@@ -327,12 +333,27 @@ class EngineCore:
         now = time.monotonic()
         if (now - self._told >= STATS_EVERY and book.counters.steps) or (self.replies and not book.live):
             self._told = now
-            self.replies.stats(book.take_stats(self._busy), {client for client, _ in book.live})
-            self._busy = 0.0
+            busy = self.spent.busy
+            self.replies.stats(book.take_stats(busy - self._busy_told), {client for client, _ in book.live})
+            self._busy_told = busy
 
     def _check_alive(self) -> None:
         if self.dead is not None:
             raise EngineDead(self.dead)
+
+
+@dataclass(slots=True)
+class Spent:
+    """Seconds of the loop since the start: planning and reading results, launching steps (on a CPU that is the
+    computing), waiting for them. A step that masks wait for counts under ``launch`` too."""
+
+    plan: float = 0.0
+    launch: float = 0.0
+    wait: float = 0.0
+
+    @property
+    def busy(self) -> float:
+        return self.plan + self.launch + self.wait
 
 
 class Failed:
