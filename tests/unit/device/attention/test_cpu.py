@@ -180,3 +180,43 @@ def test_a_backend_says_why_not():
     assert (backend.name, why) == ("cpu", "cpu (the first choice here)")
     with pytest.raises(ConfigError, match="did you mean 'cpu'"):
         select(need, ("cpu",), "cpus")
+
+
+def one_step(layer, kind, qkv, backend=None, cache=None, page=4):
+    """Two decodes and a first chunk over a cache whose earlier tokens are ``qkv``'s own; (output, backend, cache)."""
+    lens, takes = [9, 6, 5], [1, 1, 5]
+    tables = np.arange(1, 1 + 3 * 3, dtype=np.int32).reshape(3, 3)
+    if backend is None:
+        backend = CPUAttention()
+        spec = layer.spec(kind.itemsize)
+        raw = torch.zeros(10 * page * spec.token_bytes, dtype=torch.uint8)
+        cache = backend.view(spec, raw, 10, page, kind)
+        for row in (0, 1):
+            batch, *_ = batch_of([row], [0], [lens[row] - 1], tables, page)
+            backend.attend(layer, qkv[row, : lens[row] - 1].clone(), cache, backend.plan(batch, spec, 0))
+    batch, order, index, positions = batch_of([0, 1, 2], [8, 5, 0], takes, tables, page)
+    packed = torch.stack([qkv[order[i], p] for i, p in zip(index, positions, strict=True)])
+    return backend.attend(layer, packed, cache, backend.plan(batch, layer.spec(kind.itemsize), 0)), backend, cache
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_half_precision_is_float32_but_for_rounding(kind):
+    shape = {"name": "a", "q_heads": 4, "kv_heads": 2, "head_dim": 16, "v_dim": 16, "scale": 0.25}
+    angles = torch.arange(12.0)[:, None] / torch.arange(1, 9)
+    layer = LayerAttention(rope=(angles.cos(), angles.sin()), q_norm=torch.ones(16), k_norm=torch.ones(16), **shape)
+    qkv = torch.randn(3, 12, sum(layer.sizes), generator=torch.Generator().manual_seed(1))
+    half, *_ = one_step(layer, kind, qkv.to(kind))
+    full, *_ = one_step(layer, torch.float32, qkv.to(kind).float())
+    assert half.dtype == kind
+    torch.testing.assert_close(half.float(), full, atol=0.05, rtol=0.05)
+
+
+def test_a_layer_that_shares_reads_the_cache_of_another():
+    shape = {"q_heads": 4, "kv_heads": 2, "head_dim": 8, "v_dim": 8, "scale": 0.3}
+    owner, reader = LayerAttention(name="a", **shape), LayerAttention(name="b", shares="a", **shape)
+    qkv = torch.randn(3, 12, sum(owner.sizes))
+    own, backend, cache = one_step(owner, torch.float32, qkv)
+    before = cache.data.clone()
+    read, *_ = one_step(reader, torch.float32, qkv[..., : reader.sizes[0]], backend, cache)
+    torch.testing.assert_close(read, own)
+    assert torch.equal(cache.data, before)
