@@ -218,7 +218,7 @@ class FakeWorker:
         try:
             if self.on_forward:
                 self.on_forward(plan)
-        except Exception:
+        except BaseException:
             self._break(plan)
             raise
         self._pending = (plan, fault, [])

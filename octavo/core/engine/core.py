@@ -1,5 +1,6 @@
 """EngineCore: the one loop, for every depth. It launches steps, retires the oldest, and tells what came of it."""
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -67,6 +68,7 @@ class EngineCore:
         self.spent = Spent()
         self._busy_told = 0.0
         self._closed = False
+        self._interrupt: BaseException | None = None
 
     # CorePort.
 
@@ -177,6 +179,9 @@ class EngineCore:
             raise EngineDead(self.dead) from error
         finally:
             self.watchdog.end()
+        if self._interrupt is not None:
+            interrupt, self._interrupt = self._interrupt, None
+            raise interrupt
         self._report()
         return self.replies.flush()
 
@@ -194,21 +199,42 @@ class EngineCore:
             planned = time.perf_counter()
             self.spent.plan += planned - begin
             self.watchdog.begin(f"step {plan.step}")
-            tickets: Sequence[Ticket]
-            try:
-                self.worker.forward(plan)
-                if plan.awaits is not None:
-                    self._retire(until=plan.awaits)
-                tickets = self.worker.sample(self._masks(plan))
-                assert len(tickets) == plan.repeat, "the worker owes one ticket a sub-step"
-            except EngineDead:
-                raise
-            except Exception as error:
-                log.exception("step %d could not be launched", plan.step)
-                tickets = [Failed(plan.step + i, error) for i in range(plan.repeat)]
+            tickets = self._start_step(plan)
             self._inflight.extend((plan, ticket) for ticket in tickets)
             self.spent.launch += time.perf_counter() - planned
             launched = True
+
+    def _start_step(self, plan: StepPlan) -> Sequence[Ticket]:
+        """The tickets of a launched plan. Whatever goes wrong with the launch becomes the fault of its steps."""
+        try:
+            self.worker.forward(plan)
+        except EngineDead:
+            raise
+        except BaseException as error:
+            with contextlib.suppress(Exception):
+                self.worker.sample(None)  # a worker that was interrupted waits for the other half of the step
+            return self._not_launched(plan, error)
+        if plan.awaits is not None:
+            self._retire(until=plan.awaits)
+        masks = self._masks(plan)
+        try:
+            tickets = self.worker.sample(masks)
+            assert len(tickets) == plan.repeat, "the worker owes one ticket a sub-step"
+        except EngineDead:
+            raise
+        except BaseException as error:
+            return self._not_launched(plan, error)
+        return tickets
+
+    def _not_launched(self, plan: StepPlan, error: BaseException) -> Sequence[Ticket]:
+        log.error("step %d could not be launched", plan.step, exc_info=error)
+        self._note_interrupt(error)
+        return [Failed(plan.step + part, error) for part in range(plan.repeat)]
+
+    def _note_interrupt(self, error: BaseException) -> None:
+        """Ctrl-C while the device works is passed on, but only when the books are right again."""
+        if not isinstance(error, Exception):
+            self._interrupt = error
 
     def _retire(self, until: int | None = None) -> None:
         """The oldest sub-step, or all up to ``until``."""
@@ -242,8 +268,9 @@ class EngineCore:
                     raise EngineDead(f"step {ticket.step} did not end within {GIVE_UP * timeout:.0f} seconds") from None
             except EngineDead:
                 raise
-            except Exception as error:
+            except BaseException as error:
                 log.exception("step %d failed", ticket.step)
+                self._note_interrupt(error)
                 fault = f"{type(error).__name__}: {error}"
                 break
         self.faults += 1
@@ -359,7 +386,7 @@ class Spent:
 class Failed:
     """The ticket of a step that raised while it was launched."""
 
-    def __init__(self, step: int, error: Exception):
+    def __init__(self, step: int, error: BaseException):
         self.step = step
         self._fault = f"{type(error).__name__}: {error}"
 

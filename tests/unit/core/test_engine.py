@@ -424,6 +424,26 @@ def test_a_worker_that_is_gone_ends_the_core():
     core.close()
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_ctrl_c_in_a_step_leaves_an_engine_that_works(depth):
+    core = make(depth=depth)
+    core.add([ask(0, out=20)])
+    told: dict[int, Told] = {}
+    steps(core, 4, told)
+
+    def interrupted(plan):
+        core.worker.on_forward = None
+        raise KeyboardInterrupt
+
+    core.worker.on_forward = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        steps(core, 10, told)
+    core.add([ask(1)])
+    finish(core, told)
+    assert told[0].finish is FinishReason.ERROR
+    assert told[1].tokens == expected([2, 2, 3], 1, 8)
+
+
 def test_a_late_step_ends_the_core_at_last():
     core = make({"latency": 60.0}, step_timeout=0.02)
     core.add([ask(0)])
