@@ -45,8 +45,8 @@ def activation_bytes(
     """Bytes that the largest step takes beside weights and cache, by a trial step: its peak, scaled to the budget of
     tokens, and the logits of all rows."""
     longest = schedule.max_num_batched_tokens
-    tokens = min(longest, TRIAL)
-    run_trial(model, platform, backends, dtype, 8)  # what is made on first use is no activation
+    tokens = min(longest, TRIAL, model.facts.max_positions)
+    run_trial(model, platform, backends, dtype, min(8, tokens))  # what is made on first use is no activation
     before = platform.used_memory()
     platform.reset_peak()
     run_trial(model, platform, backends, dtype, tokens)
