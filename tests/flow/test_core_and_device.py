@@ -1,4 +1,4 @@
-"""The core's scheduler over a tiny real model: preempted, chunked, prefix-cached, batched, pipelined or in bursts, every
+"""The scheduler over a tiny real model: preempted, chunked, prefix-cached, batched, pipelined or in bursts, every
 request says what it says alone."""
 
 import numpy as np
