@@ -26,12 +26,10 @@ def linear_add(x: Tensor, weight: Tensor, add: Tensor) -> Tensor:
 @lru_cache
 def packs(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether weights of this kind are worth packing, and can be."""
-    if device.type != "cpu" or not torch.backends.mkldnn.is_available():
+    # float16 products gain nothing by it, and float32 ones go to another library.
+    if device.type != "cpu" or dtype != torch.bfloat16 or not torch.backends.mkldnn.is_available():
         return False
-    ops = torch.ops.mkldnn
-    if dtype == torch.bfloat16:
-        return ops._is_mkldnn_bf16_supported()
-    return dtype == torch.float16 and ops._is_mkldnn_fp16_supported()
+    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def pack(weight: Tensor) -> Tensor:
