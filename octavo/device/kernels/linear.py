@@ -4,6 +4,8 @@
 reordered once, in the layout that oneDNN picks for ``_ROWS`` rows, which serves any number of them.
 """
 
+import ctypes
+from collections.abc import Callable
 from functools import lru_cache
 
 import torch
@@ -40,3 +42,29 @@ def pack(weight: Tensor) -> Tensor:
 def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None = None) -> Tensor:
     """``linear`` with a packed weight; ``linear`` itself is its twin."""
     return torch.ops.mkldnn._linear_pointwise.default(x, packed, bias, "none", [], "")
+
+
+def packed_rows(packed: Tensor, weight: Tensor) -> Callable[[Tensor], Tensor] | None:
+    """A function int [T] -> rows [T, K] of a packed bfloat16 weight, so that a tied embedding needs no copy of its own.
+
+    oneDNN's layouts are its own affair: those known here (blocks of rows, columns in twos) are tried against rows of the
+    dense ``weight``, and None is the answer where none gives them bit for bit.
+    """
+    rows, columns = weight.shape
+    ops = torch.ops.mkldnn
+    if not (hasattr(ops, "data_ptr") and hasattr(ops, "_nbytes")) or ops._nbytes(packed) != weight.nbytes:
+        return None
+    memory = (ctypes.c_char * weight.nbytes).from_address(ops.data_ptr(packed))
+    flat = torch.frombuffer(memory, dtype=torch.int32)
+    probe = torch.linspace(0, rows - 1, min(rows, 512), dtype=torch.float64).long()
+    for block in (64, 48, 32, 16):
+        if rows % block or columns % 2:
+            continue
+        view = flat.view(rows // block, columns // 2, block)
+
+        def take(ids: Tensor, view: Tensor = view, block: int = block, _alive: Tensor = packed) -> Tensor:
+            return view[ids // block, :, ids % block].view(torch.bfloat16)
+
+        if torch.equal(take(probe), weight[probe]):
+            return take
+    return None

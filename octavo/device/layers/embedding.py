@@ -1,5 +1,7 @@
 """The token embedding and the head."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -10,7 +12,8 @@ from octavo.device.quant.base import LinearMethod
 
 class Embedding(nn.Module):
     """``scale`` multiplies what is looked up; rounded to the dtype first, as the models were trained.
-    ``tied``: methods that multiply with this matrix."""
+    ``tied``: methods that multiply with this
+    matrix, and may keep the only copy."""
 
     def __init__(self, vocab: int, hidden: int, scale: float, device: torch.device, dtype: torch.dtype):
         super().__init__()
@@ -19,6 +22,7 @@ class Embedding(nn.Module):
         self.device, self.dtype = device, dtype
         self.weight: Tensor | None = None
         self.tied: list[LinearMethod] = []
+        self.lookup: Callable[[Tensor], Tensor] | None = None
 
     def shapes(self) -> dict[str, list[tuple[int, ...]]]:
         return {"weight": [self.size]}
@@ -31,12 +35,17 @@ class Embedding(nn.Module):
     def filled(self, suffix: str, part: int) -> None:
         assert self.weight is not None
         for method in self.tied:
-            method.adopt(self.weight)
+            self.lookup = method.adopt(self.weight)
+        if self.lookup is not None:
+            self.weight = None
 
     def forward(self, ids: Tensor) -> Tensor:
         """int [T] -> [T, H]."""
-        assert self.weight is not None
-        x = F.embedding(ids, self.weight)
+        if self.lookup is not None:
+            x = self.lookup(ids)
+        else:
+            assert self.weight is not None
+            x = F.embedding(ids, self.weight)
         return x if self.scale == 1.0 else x.mul_(self.scale)
 
 

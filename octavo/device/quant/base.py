@@ -1,6 +1,6 @@
 """What a scheme is: it makes a method for each linear; the method owns the weights and says which joints it takes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,8 +44,9 @@ class LinearMethod(Protocol):
     def filled(self, suffix: str, part: int) -> None:
         """That tensor is complete. After the last one the method packs its weights; there is one copy at any time."""
 
-    def adopt(self, weight: Tensor) -> None:
-        """Take as the one part a matrix that another layer owns, as a tied head does; copied only to be packed."""
+    def adopt(self, weight: Tensor) -> Callable[[Tensor], Tensor] | None:
+        """Take as the one part a matrix that an embedding owns, as a tied head does. Where it had to be packed, return
+        what looks up rows of it (int [T] -> [T, inner]), if that can be, so that the embedding may let it go."""
 
     def apply(self, x: Tensor, add: Tensor | None = None) -> Tensor:
         """x [T, inner] -> [T, out], or half as wide where it takes ``act``. ``add`` only where it takes ``add``."""

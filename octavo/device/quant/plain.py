@@ -1,9 +1,11 @@
 """Weights as they are in the checkpoint."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from octavo.device.kernels.linear import linear, linear_add, pack, packed_linear, packs
+from octavo.device.kernels.linear import linear, linear_add, pack, packed_linear, packed_rows, packs
 from octavo.device.quant.base import LinearSpec
 
 
@@ -46,8 +48,12 @@ class PlainLinear:
             assert self.weight is not None
             self.weight = pack(self.weight)
 
-    def adopt(self, weight: Tensor) -> None:
-        self.weight = pack(weight) if self.packs else weight
+    def adopt(self, weight: Tensor) -> Callable[[Tensor], Tensor] | None:
+        if not self.packs:
+            self.weight = weight
+            return None
+        self.weight = pack(weight)
+        return packed_rows(self.weight, weight)
 
     def apply(self, x: Tensor, add: Tensor | None = None) -> Tensor:
         assert self.weight is not None

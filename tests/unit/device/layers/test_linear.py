@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.device.kernels.activation import gated
-from octavo.device.kernels.linear import linear, linear_add, pack, packed_linear, packs
+from octavo.device.kernels.linear import linear, linear_add, pack, packed_linear, packed_rows, packs
 from octavo.device.kernels.norm import pair, rms_norm, rms_norm_paired
 from octavo.device.layers.kit import Kit
 from octavo.device.quant.plain import Plain
@@ -112,3 +112,15 @@ def test_a_tied_head_uses_the_embeddings_matrix(dtype):
     got = head(x.to(dtype))
     assert got.dtype == torch.float32
     torch.testing.assert_close(got, want, **close)
+
+
+@needs_packing
+@pytest.mark.parametrize("shape", [(320, 64), (48, 576), (1024, 96), (50, 64), (64, 40)])
+def test_rows_of_a_packed_weight_are_the_rows(shape):
+    """Where a layout is not known the answer is None, never other numbers."""
+    weight = torch.randn(shape).to(BF16)
+    take = packed_rows(pack(weight), weight)
+    if take is not None:
+        for ids in (torch.arange(shape[0]), torch.tensor([shape[0] - 1]), torch.tensor([], dtype=torch.int64)):
+            assert torch.equal(take(ids), weight[ids])
+    assert packed_rows(pack(torch.randn(shape).to(BF16)), weight) is None
