@@ -178,6 +178,7 @@ class _House:
         from octavo.front.metrics.prometheus import Prometheus
         from octavo.front.server.app import build_app
 
+        self.client = client
         self.engine = engine = AsyncEngine(client, self.config, tokenizer, chat, ready)
         cache = {"block_size": ready.page, "num_gpu_blocks": ready.pages, "kv_tokens": ready.kv_tokens}
         metrics = Prometheus(self.config.text.served_names[0], ready.max_model_len, cache)
@@ -210,7 +211,7 @@ class _House:
 
     def _signalled(self, number: signal.Signals) -> None:
         if self._ending is not None:
-            # The engine's process ends by itself when this one is gone.
+            self.client.close(0.0)
             os._exit(128 + number)
         _log.info("%s: open requests get %g seconds to finish", number.name, self._grace)
         self._ending = asyncio.ensure_future(self._drain())

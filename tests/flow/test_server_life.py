@@ -176,7 +176,7 @@ def test_a_queue_that_is_full_says_when_to_come_again(tmp_path):
 
 
 def test_the_engine_is_killed(tmp_path):
-    with served(tmp_path) as server:
+    with served(tmp_path, latency=0.03) as server:
         server.ready()
         engine = engine_of(server)
         askers = [Asker(server, LONG | {"stream": stream}) for stream in (True, False)]
@@ -195,7 +195,7 @@ def test_the_engine_is_killed(tmp_path):
 
 
 def test_the_api_process_is_killed(tmp_path):
-    with served(tmp_path) as server:
+    with served(tmp_path, latency=0.03) as server:
         server.ready()
         engine = engine_of(server)
         client = Client(server, LONG)
