@@ -47,7 +47,7 @@ def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None = None) -> Tens
 def packed_rows(packed: Tensor, weight: Tensor) -> Callable[[Tensor], Tensor] | None:
     """A function int [T] -> rows [T, K] of a packed bfloat16 weight, so that a tied embedding needs no copy of its own.
 
-    oneDNN's layouts are its own affair: those known here (blocks of rows, columns in twos) are tried against rows of the
+    oneDNN's layouts are its own affair: those known here (blocks of rows, columns in twos) are tried on rows of the
     dense ``weight``, and None is the answer where none gives them bit for bit.
     """
     rows, columns = weight.shape

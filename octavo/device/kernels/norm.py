@@ -8,10 +8,13 @@ FEW = 16
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x [..., H], weight [H] -> x's dtype. A float32 ``weight`` beside a narrower x is applied before rounding."""
-    if weight.dtype == x.dtype:
+    """x [..., H], weight [H] -> x's dtype, computed in float32 and rounded once; ``weight`` may be float32 beside a
+    narrower x. In place on one wide copy, which on a CPU is faster than ``torch.rms_norm`` of many narrow rows."""
+    if x.dtype == torch.float32 or (x.is_cuda and x.dtype == weight.dtype):
         return torch.rms_norm(x, weight.shape, weight, eps)
-    return torch.rms_norm(x.to(weight.dtype), weight.shape, weight, eps).to(x.dtype)
+    wide = x.float()
+    scale = wide.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
+    return wide.mul_(scale).mul_(weight).to(x.dtype)
 
 
 def pair(weight: Tensor) -> Tensor:
