@@ -234,6 +234,8 @@ class _House:
 def _server(app, args: ServeArgs, grace: float, ready) -> "uvicorn.Server":
     import uvicorn
 
+    from octavo.front.server import protocol
+
     class Server(uvicorn.Server):
         """uvicorn without its own signal handling, which would end requests in its own way."""
 
@@ -249,6 +251,7 @@ def _server(app, args: ServeArgs, grace: float, ready) -> "uvicorn.Server":
     keep_alive = 5 if args.timeout_keep_alive is None else args.timeout_keep_alive
     config = uvicorn.Config(
         app,
+        http=protocol.best(),
         log_config=None,
         access_log=not args.disable_access_log,
         lifespan="off",

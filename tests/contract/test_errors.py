@@ -1,5 +1,6 @@
 """What is wrong with a request is a 4xx with a sentence, and the server goes on."""
 
+import contextlib
 import http.client
 import json
 import socket
@@ -261,6 +262,16 @@ def test_tokenize_and_detokenize(server):
     check(server.post("/detokenize", {"tokens": [-1]}), 400, param="tokens")
     check(server.post("/tokenize", {"model": "other", "prompt": "a"}), 404, param="model")
     check(server.post("/tokenize", {}), 400)
+
+
+@pytest.mark.parametrize("head", [b"X-Long: " + b"x" * 400_000, b"X: y\r\n" * 60_000, b"A" * 400_000])
+def test_heads_that_are_too_large(server, head):
+    where = urlsplit(server.url)
+    with socket.create_connection((where.hostname, where.port), timeout=20) as line:
+        with contextlib.suppress(ConnectionError):
+            line.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n" + head)
+        with contextlib.suppress(ConnectionError):
+            assert line.recv(65536).startswith(b"HTTP/1.1 400 ")
 
 
 def test_a_header_too_many(server):
