@@ -102,9 +102,13 @@ class SamplingParams:
         if self.max_tokens is not None:
             _whole("max_tokens", self.max_tokens, 0, None)
             if self.max_tokens == 0 and self.prompt_logprobs is None:
-                raise BadRequest("max_tokens must be at least 1 (0 only scores a prompt, with echo or prompt_logprobs)", "max_tokens")
+                raise BadRequest(
+                    "max_tokens must be at least 1 (0 only scores a prompt, with echo or prompt_logprobs)", "max_tokens"
+                )
             if self.min_tokens > self.max_tokens:
-                raise BadRequest(f"min_tokens ({self.min_tokens}) must not be over max_tokens ({self.max_tokens})", "min_tokens")
+                raise BadRequest(
+                    f"min_tokens ({self.min_tokens}) must not be over max_tokens ({self.max_tokens})", "min_tokens"
+                )
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)
             if value is not None:
@@ -132,7 +136,9 @@ class SamplingParams:
                 try:
                     token = int(key)
                 except (TypeError, ValueError):
-                    raise BadRequest(f"logit_bias has the key {str(key)[:40]!r}, which is no token id", "logit_bias") from None
+                    raise BadRequest(
+                        f"logit_bias has the key {str(key)[:40]!r}, which is no token id", "logit_bias"
+                    ) from None
                 _real("logit_bias", value, None, None)
                 bias[token] = max(-100.0, min(100.0, float(value)))
             _token_ids("logit_bias", list(bias), None)
@@ -166,7 +172,15 @@ def _shown(value: Any) -> str:
 
 
 def _strings(name: str, value: Any, most: int) -> list[str]:
-    items = [] if value is None else [value] if isinstance(value, str) else list(value) if isinstance(value, (list, tuple)) else None
+    items = (
+        []
+        if value is None
+        else [value]
+        if isinstance(value, str)
+        else list(value)
+        if isinstance(value, (list, tuple))
+        else None
+    )
     if items is None or any(not isinstance(item, str) for item in items):
         raise BadRequest(f"{name} must be a string or a list of strings", name)
     if len(items) > most:

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """" (did you mean 'x'?)", or nothing where no known name is near."""
+    """ " (did you mean 'x'?)", or nothing where no known name is near."""
     found = get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f" (did you mean {found[0]!r}?)" if found else ""
 
