@@ -117,6 +117,11 @@ class EngineArgs:
     max_logprobs: int | None = flag(
         "most log-probabilities a request may ask for; -1: no limit", group="limits", metavar="N"
     )
+    logprobs_mode: str | None = flag(
+        "log-probabilities of the model's own logits (raw), or of what is drawn from (processed)",
+        group="limits",
+        choices=("raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"),
+    )
     max_n: int | None = flag("most answers a request may ask for", group="limits", metavar="N")
     max_model_len: int | None = flag(
         "longest prompt and output together; auto: the model's, cut to what fits in memory",

@@ -171,6 +171,11 @@ def attention_backend(facts: Facts) -> tuple[str | None, str]:
     return _said(facts.args.attention_backend, None, "the first of the platform's list that fits the model")
 
 
+@decides("device.logprobs_mode")
+def logprobs_mode(facts: Facts) -> tuple[str, str]:
+    return _said(facts.args.logprobs_mode, "raw_logprobs", "default")
+
+
 # -- model --
 
 
