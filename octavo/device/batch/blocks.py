@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from octavo.common.math import cdiv
-from octavo.device.batch.buffers import StagedTensor
+from octavo.device.batch.buffers import StagedTensor, flush, shared
 from octavo.wire.plan import PageDiff
 
 
@@ -20,7 +20,7 @@ class BlockTables:
         self.page = page
         self.host = [np.zeros((rows + 1, width), np.int32) for _ in range(groups)]
         self._device = [
-            None if device.type == "cpu" else StagedTensor((rows + 1, width), np.int32, device) for _ in range(groups)
+            None if shared(device) else StagedTensor((rows + 1, width), np.int32, device) for _ in range(groups)
         ]
         self._views = [
             torch.from_numpy(host) if staged is None else staged.tensor
@@ -51,7 +51,10 @@ class BlockTables:
             at += count
         assert at == len(diff.pages), "a page diff with pages left over"
 
+    @property
+    def staged(self) -> list[StagedTensor]:
+        """The tables that live on the device alone; none on a CPU."""
+        return [staged for staged in self._device if staged is not None]
+
     def flush(self) -> None:
-        for staged in self._device:
-            if staged is not None:
-                staged.flush()
+        flush(self.staged)

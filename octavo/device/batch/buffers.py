@@ -1,8 +1,11 @@
 """The only two ways to the device in a step: HostMirror (the host's array is the truth) and StagedTensor (the device's
 tensor is the truth; the host stages changes). Columns packs what a plan says into one transfer.
+
+Nothing here waits for the device: what is sent lies in pinned memory from torch's pool, which lends a block again only
+when the copy out of it is done. So that pool is the ring that steps in flight need, as deep as they make it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -18,30 +21,57 @@ _TORCH = {
 }
 
 
+def shared(device: torch.device) -> bool:
+    """Whether host and device have one memory."""
+    return device.type == "cpu"
+
+
+def pinned(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Host memory that the device copies from and to while the host goes on."""
+    return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
+
+
+def ship(array: np.ndarray, device: torch.device) -> Tensor:
+    """A fresh host array on the device, without waiting; on a CPU its own memory."""
+    if shared(device):
+        return torch.from_numpy(array)
+    tensor = torch.empty(array.shape, dtype=_TORCH[array.dtype], device=device)
+    send(array, tensor)
+    return tensor
+
+
+def send(array: np.ndarray, tensor: Tensor) -> None:
+    """A host array into a device tensor of its shape, by work that is launched from now on."""
+    if shared(tensor.device):
+        tensor.numpy()[...] = array
+        return
+    staging = pinned(tensor.shape, tensor.dtype)
+    staging.numpy()[...] = array
+    tensor.copy_(staging, non_blocking=True)
+
+
 class HostMirror:
-    """A host array that the device can read. Write ``host``, then ``flush``; on a CPU both are the same memory.
+    """A host array that the device can read. Read ``host``; write to what ``edit`` gives, then ``flush``. ``device`` is
+    always the same tensor; on a CPU it is the same memory as well."""
 
-    Elsewhere ``flush`` copies through a ring of pinned buffers, ``depth`` of them, so that a step in flight keeps what
-    it was given.
-    """
-
-    def __init__(self, shape: Sequence[int], dtype: type, device: torch.device, fill: float = 0, depth: int = 3):
+    def __init__(self, shape: Sequence[int], dtype: type, device: torch.device, fill: float = 0):
         self.host: np.ndarray = np.full(shape, fill, dtype) if fill else np.zeros(shape, dtype)
-        self._shared = device.type == "cpu"
-        if self._shared:
-            self.device = torch.from_numpy(self.host)
-        else:
-            self.device = torch.from_numpy(self.host).to(device)
-            self._ring = [torch.empty(tuple(shape), dtype=self.device.dtype, pin_memory=True) for _ in range(depth)]
-            self._turn = 0
+        self._shared = shared(device)
+        self._dirty = False
+        self.device = torch.from_numpy(self.host)
+        if not self._shared:
+            self.device = self.device.to(device, copy=True)
+
+    def edit(self) -> np.ndarray:
+        """The host's array, to be written to now."""
+        self._dirty = True
+        return self.host
 
     def flush(self) -> Tensor:
         """The device's tensor, up to date for work that is launched from now on."""
-        if not self._shared:
-            staging = self._ring[self._turn]
-            self._turn = (self._turn + 1) % len(self._ring)
-            staging.numpy()[...] = self.host
-            self.device.copy_(staging, non_blocking=True)
+        if self._dirty and not self._shared:
+            send(self.host, self.device)
+        self._dirty = False
         return self.device
 
 
@@ -71,16 +101,36 @@ class StagedTensor:
         self._offsets.append(np.arange(first, first + len(data)))
         self._values.append(data)
 
-    def flush(self) -> None:
+    def take(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """What is staged, as (offsets int64[M], each once, and their values), and forget it; None where nothing is."""
         if not self._offsets:
-            return
+            return None
         offsets, values = np.concatenate(self._offsets), np.concatenate(self._values)
         if len(self._offsets) > 1:  # the last write of an element: a parallel scatter has no order
             kept = len(offsets) - 1 - np.unique(offsets[::-1], return_index=True)[1]
             offsets, values = offsets[kept], values[kept]
         self._offsets.clear()
         self._values.clear()
-        scatter(self.tensor.view(-1), _ship(offsets, self.tensor.device), _ship(values, self.tensor.device))
+        return offsets, values
+
+    def flush(self) -> None:
+        flush([self])
+
+
+def flush(tensors: Iterable[StagedTensor]) -> None:
+    """Apply what is staged in all of ``tensors``; everything travels in one packed block."""
+    staged = [(one.tensor, *taken) for one in tensors if (taken := one.take()) is not None]
+    if not staged:
+        return
+    device = staged[0][0].device
+    if shared(device):
+        for tensor, offsets, values in staged:
+            scatter(tensor.view(-1), torch.from_numpy(offsets), torch.from_numpy(values))
+        return
+    parts = [part for _, offsets, values in staged for part in (offsets, values)]
+    block = Columns(device).ship(*parts)
+    for (tensor, _, _), offsets, values in zip(staged, block[::2], block[1::2], strict=True):
+        scatter(tensor.view(-1), offsets, values.to(tensor.dtype))
 
 
 class Columns:
@@ -92,10 +142,4 @@ class Columns:
     def ship(self, *columns: np.ndarray) -> tuple[Tensor, ...]:
         packed = np.empty(sum(map(len, columns)), np.int64)
         np.concatenate(columns, out=packed, casting="unsafe")
-        return _ship(packed, self._device).split([len(column) for column in columns])
-
-
-def _ship(array: np.ndarray, device: torch.device) -> Tensor:
-    """A fresh host array on the device; on a CPU its own memory."""
-    tensor = torch.from_numpy(array)
-    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+        return ship(packed, self._device).split([len(column) for column in columns])

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from octavo.device.batch.buffers import HostMirror, StagedTensor
+from octavo.device.batch.buffers import HostMirror, StagedTensor, flush
 from octavo.wire.plan import NewRow
 
 #: Stop ids that a row can hold: those a request may name, and the model's own ends of sequence.
@@ -47,10 +47,11 @@ class RequestState:
         self.computed.stage(row, 0)
         self.last.stage(row, 0)
         self.alive.stage(row, True)
-        self.limit.host[row] = new.limit
-        self.min_len.host[row] = new.min_length
-        self.stops.host[row] = -1
-        self.stops.host[row, : len(new.stops)] = new.stops
+        self.limit.edit()[row] = new.limit
+        self.min_len.edit()[row] = new.min_length
+        stops = self.stops.edit()[row]
+        stops[:] = -1
+        stops[: len(new.stops)] = new.stops
         self.widest_stops = max(self.widest_stops, len(new.stops))
         self.prompt[row] = new.prompt
         self.epoch[row] = new.epoch
@@ -63,14 +64,12 @@ class RequestState:
         for row in rows.tolist():
             self.alive.stage(row, False)
 
-    def flush(self) -> None:
-        """What was staged, to the device."""
-        for column in (self.computed, self.last, self.alive):
-            column.flush()
+    def flush(self, *more: StagedTensor) -> None:
+        """What was staged, to the device, and what was in ``more``."""
+        kept = () if self._history is None else (self._history,)
+        flush((self.computed, self.last, self.alive, *kept, *more))
         for mirror in (self.limit, self.min_len, self.stops):
             mirror.flush()
-        if self._history is not None:
-            self._history.flush()
 
     def _need_history(self) -> StagedTensor:
         if self._history is None:

@@ -27,7 +27,7 @@ class Allowed:
                 self._bits = HostMirror((self._rows.count, cdiv(self._rows.vocab, 32)), np.int32, self._rows.device)
             may = np.zeros(self._bits.host.shape[1] * 32, np.uint8)
             may[np.frombuffer(allowed, "<i4")] = 1
-            self._bits.host[new.row] = np.packbits(may, bitorder="little").view("<i4")
+            self._bits.edit()[new.row] = np.packbits(may, bitorder="little").view("<i4")
 
     def active(self, drawing: Drawing) -> np.ndarray:
         return self._on[drawing.rows]
@@ -53,9 +53,10 @@ class Bias:
             if len(ids) > self._ids.host.shape[1]:
                 self._ids = _wider(self._ids, len(ids), -1, self._rows.device)
                 self._values = _wider(self._values, len(ids), 0, self._rows.device)
-            self._ids.host[new.row] = -1
-            self._ids.host[new.row, : len(ids)] = ids
-            self._values.host[new.row, : len(ids)] = np.frombuffer(new.sampling.bias_values, "<f4")
+            mine = self._ids.edit()[new.row]
+            mine[:] = -1
+            mine[: len(ids)] = ids
+            self._values.edit()[new.row, : len(ids)] = np.frombuffer(new.sampling.bias_values, "<f4")
 
     def active(self, drawing: Drawing) -> np.ndarray:
         return self._on[drawing.rows]
@@ -99,10 +100,11 @@ class BadWords:
             most, longest = (next_power_of_two(max(pair)) for pair in zip(need, (most, longest), strict=True))
             old = self._words.host
             self._words = HostMirror((self._rows.count, most, longest), np.int32, self._rows.device, fill=-1)
-            self._words.host[:, : old.shape[1], longest - old.shape[2] :] = old
-        self._words.host[new.row] = -1
+            self._words.edit()[:, : old.shape[1], longest - old.shape[2] :] = old
+        mine = self._words.edit()[new.row]
+        mine[:] = -1
         for nth, word in enumerate(words):
-            self._words.host[new.row, nth, longest - len(word) :] = word
+            mine[nth, longest - len(word) :] = word
 
     def active(self, drawing: Drawing) -> np.ndarray:
         return self._on[drawing.rows]
@@ -119,5 +121,5 @@ def _wider(mirror: HostMirror, width: int, fill: int, device: torch.device) -> H
     """A copy with room for ``width`` columns at least."""
     rows, old = mirror.host.shape
     grown = HostMirror((rows, next_power_of_two(width)), mirror.host.dtype.type, device, fill=fill)
-    grown.host[:, :old] = mirror.host
+    grown.edit()[:, :old] = mirror.host
     return grown

@@ -26,7 +26,7 @@ class Penalties:
         if not on:
             return
         for column, factor in zip(self._factors, factors, strict=True):
-            column.host[new.row] = factor
+            column.edit()[new.row] = factor
         if self._prompted is None or self._counts is None:
             shape = self._rows.count, self._rows.vocab
             self._prompted = StagedTensor(shape, np.bool_, self._rows.device, lazy=True)

@@ -66,7 +66,7 @@ class Sampler:
 
     def add(self, new: NewRow) -> None:
         row, asked = new.row, new.sampling
-        self._seeds.host[row] = (asked.seed + 2**63) % 2**64 - 2**63
+        self._seeds.edit()[row] = (asked.seed + 2**63) % 2**64 - 2**63
         self._wants[row] = asked.logprobs is not None or bool(asked.logprob_ids)
         self._width[row] = asked.logprobs or 0
         self._named.pop(row, None)

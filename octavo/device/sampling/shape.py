@@ -16,7 +16,7 @@ class Temperature:
         self.column = HostMirror((rows.count,), np.float32, rows.device)
 
     def add(self, new: NewRow) -> None:
-        self.column.host[new.row] = new.sampling.temperature
+        self.column.edit()[new.row] = new.sampling.temperature
 
     def active(self, drawing: Drawing) -> np.ndarray:
         heat = self.column.host[drawing.rows]
@@ -33,7 +33,7 @@ class MinP:
         self._least = HostMirror((rows.count,), np.float32, rows.device)
 
     def add(self, new: NewRow) -> None:
-        self._least.host[new.row] = new.sampling.min_p
+        self._least.edit()[new.row] = new.sampling.min_p
 
     def active(self, drawing: Drawing) -> np.ndarray:
         return self._least.host[drawing.rows] > 0
@@ -51,8 +51,8 @@ class TopKP:
         self._p = HostMirror((rows.count,), np.float32, rows.device, fill=1)
 
     def add(self, new: NewRow) -> None:
-        self._k.host[new.row] = new.sampling.top_k if new.sampling.top_k < self._vocab else 0
-        self._p.host[new.row] = new.sampling.top_p
+        self._k.edit()[new.row] = new.sampling.top_k if new.sampling.top_k < self._vocab else 0
+        self._p.edit()[new.row] = new.sampling.top_p
 
     def active(self, drawing: Drawing) -> np.ndarray:
         return (self._k.host[drawing.rows] > 0) | (self._p.host[drawing.rows] < 1)

@@ -29,7 +29,7 @@ def test_staged_writes_land_in_order_whenever_they_are_flushed(staged, flush_at)
 
 def test_a_mirror_on_a_cpu_is_the_host_array():
     mirror = HostMirror((3,), np.float32, CPU, fill=2)
-    mirror.host[1] = 5
+    mirror.edit()[1] = 5
     assert mirror.flush().tolist() == [2, 5, 2]
 
 
