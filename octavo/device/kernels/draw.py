@@ -44,7 +44,7 @@ def exponentials(key: Tensor, ids: Tensor) -> Tensor:
 
 
 def _exponentials(key: Tensor, spread: Tensor) -> Tensor:
-    first, second = key.unbind()
+    first, second = key[..., :1], key[..., 1:]
     x = spread ^ first
     t = torch.empty_like(x)
     _fold(x, t, 16, 0xFFFF).mul_(_ROUND_1)
@@ -73,13 +73,35 @@ def draw_torch(logits: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     count, vocab = logits.shape
     ids = torch.empty(count, dtype=torch.int64, device=logits.device)
     scores = torch.empty(count, dtype=torch.float32, device=logits.device)
-    spread = _spread.get(logits.device)
-    if spread is None or len(spread) < vocab:
-        spread = _spread[logits.device] = torch.arange(vocab, dtype=torch.int32, device=logits.device) * _ID
+    spread = _spread_of(vocab, logits.device)
     for row in range(count):
-        score = logits[row] - _exponentials(key[row], spread[:vocab]).log_()
+        score = logits[row] - _exponentials(key[row], spread).log_()
         ids[row : row + 1], scores[row : row + 1] = pick_torch(score.unsqueeze(0))
     return ids, scores
+
+
+def _spread_of(vocab: int, device: torch.device) -> Tensor:
+    spread = _spread.get(device)
+    if spread is None or len(spread) < vocab:
+        spread = _spread[device] = torch.arange(vocab, dtype=torch.int32, device=device) * _ID
+    return spread[:vocab]
+
+
+def draw_rows(logits: Tensor, key: Tensor, heat: Tensor, scaled: bool = False) -> tuple[Tensor, Tensor]:
+    """A token a row, by what the device knows alone: of float32 logits [N, V] at temperatures ``heat`` float32[N] the
+    drawn one, or the most likely one where the temperature is 0. ids int64[N], scores float32[N], as ``draw``.
+
+    ``scaled``: the logits are already divided by the temperature.
+    """
+    return draw_rows_torch(logits, key, heat, scaled)
+
+
+def draw_rows_torch(logits: Tensor, key: Tensor, heat: Tensor, scaled: bool = False) -> tuple[Tensor, Tensor]:
+    cold = (heat == 0).unsqueeze(1)
+    noise = _exponentials(key, _spread_of(logits.shape[1], logits.device)).log_().masked_fill_(cold, 0.0)
+    if not scaled:
+        logits = logits / heat.unsqueeze(1).masked_fill(cold, 1.0)
+    return pick_torch(torch.sub(logits, noise, out=noise))
 
 
 def draw_among(logits: Tensor, ids: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,17 @@ def add_bias_torch(logits: Tensor, ids: Tensor, values: Tensor) -> None:
 
 def forbid(logits: Tensor, ids: Tensor) -> None:
     """In place: -inf for ids int32[N, m], -1 where unused."""
-    forbid_torch(logits, ids)
+    if logits.is_cuda:
+        forbid_rows_torch(logits, ids)
+    else:
+        forbid_torch(logits, ids)
+
+
+def forbid_rows_torch(logits: Tensor, ids: Tensor) -> None:
+    """Without asking the device how many there are: a minimum with -inf, or with +inf where unused."""
+    ends = torch.zeros_like(ids, dtype=logits.dtype).masked_fill_(ids >= 0, float("-inf"))
+    ends.masked_fill_(ids < 0, float("inf"))
+    logits.scatter_reduce_(1, ids.clamp(min=0).long(), ends, "amin")
 
 
 def forbid_torch(logits: Tensor, ids: Tensor) -> None:

@@ -27,7 +27,21 @@ def top_k_p(logits: Tensor, k: Tensor, p: Tensor) -> None:
     """In place: keep the k [N] most likely tokens (0 is off) and those that tie with the last of them; of what is left
     the fewest most likely ones whose probabilities reach p [N] together (1 is off), again with ties. One always stays.
     """
-    top_k_p_torch(logits, k, p)
+    if logits.is_cuda:
+        top_k_p_rows_torch(logits, k, p)
+    else:
+        top_k_p_torch(logits, k, p)
+
+
+def top_k_p_rows_torch(logits: Tensor, k: Tensor, p: Tensor) -> None:
+    """All rows at once, sorted, so that the host needs to know neither k nor p."""
+    values = logits.sort(-1, descending=True).values
+    last = k.masked_fill(k == 0, logits.shape[1]).clamp(max=logits.shape[1]).long().unsqueeze(1) - 1
+    least = values.gather(1, last)
+    chances = values.masked_fill_(values < least, float("-inf")).softmax(-1)
+    kept = (chances.cumsum(-1).sub_(chances) < p.unsqueeze(1)).sum(-1, keepdim=True).clamp_(min=1)
+    nucleus = values.gather(1, kept - 1)
+    logits.masked_fill_(logits < torch.where(p.unsqueeze(1) < 1, nucleus, least), float("-inf"))
 
 
 def top_k_p_torch(logits: Tensor, k: Tensor, p: Tensor) -> None:

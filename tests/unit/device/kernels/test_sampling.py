@@ -2,13 +2,22 @@
 
 import numpy as np
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from octavo.device.kernels import truncate
-from octavo.device.kernels.draw import draw, draw_among, exponentials, keys, pick
+from octavo.device.kernels.draw import (
+    draw,
+    draw_among,
+    draw_rows_torch,
+    draw_torch,
+    exponentials,
+    keys,
+    pick,
+    pick_torch,
+)
 from octavo.device.kernels.logprobs import log_sum_exp, ranks, top_ids
-from octavo.device.kernels.mask import add_bias, apply_bits, bad_ends, forbid
+from octavo.device.kernels.mask import add_bias, apply_bits, bad_ends, forbid, forbid_rows_torch, forbid_torch
 from octavo.device.kernels.penalties import count, penalise
 from octavo.device.kernels.truncate import min_p, top_k_p
 
@@ -229,3 +238,35 @@ def test_the_largest_of_a_row(seed, k, vocab, ties):
     assert truncate.left(torch.from_numpy(row)).tolist() == np.flatnonzero(row > NOT).tolist()
     row[5] = np.nan
     assert len(truncate.largest(torch.from_numpy(row), k)[0]) == 0
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**31), st.booleans())
+def test_all_rows_at_once_are_the_rows_one_by_one(seed, ties):
+    rng = np.random.default_rng(seed)
+    rows, vocab = int(rng.integers(1, 5)), int(rng.choice((7, 64, 300)))
+    logits = torch.from_numpy(rng.normal(size=(rows, vocab)).astype(np.float32) * 3)
+    if ties:
+        logits = logits.round()
+    k = torch.from_numpy(rng.integers(0, 9, rows).astype(np.int32)).clamp(max=vocab)
+    p = torch.from_numpy(rng.choice(np.float32((0.05, 0.5, 0.9, 1.0)), rows))
+    one, other = logits.clone(), logits.clone()
+    truncate.top_k_p_torch(one, k, p)
+    truncate.top_k_p_rows_torch(other, k, p)
+    assert torch.equal(one, other)
+    ids = torch.from_numpy(rng.integers(-1, vocab, (rows, 3)).astype(np.int32))
+    one, other = logits.clone(), logits.clone()
+    forbid_torch(one, ids)
+    forbid_rows_torch(other, ids)
+    assert torch.equal(one, other)
+    heat = torch.from_numpy(rng.choice(np.float32((0.0, 0.6, 1.0, 1.7)), rows))
+    key = keys(torch.arange(rows) + seed, torch.arange(rows))
+    at, scores = draw_rows_torch(logits, key, heat)
+    for i in range(rows):
+        if heat[i] == 0:
+            want = pick_torch(logits[i : i + 1])
+        else:
+            want = draw_torch(logits[i : i + 1] / heat[i], key[i : i + 1])
+        assert (int(at[i]), float(scores[i])) == (int(want[0]), float(want[1]))
+    scaled = draw_rows_torch(logits / heat.where(heat > 0, 1)[:, None], key, heat, scaled=True)
+    assert torch.equal(scaled[0], at)
