@@ -34,6 +34,8 @@ class KVManager:
         self.pool = BlockPool(layout.pages, self.groups)
         self.policies = [policy(group.spec, layout.page) for group in layout.groups]
         self._windowed = [g for g, group in enumerate(layout.groups) if group.spec.window is not None]
+        #: Groups in the order in which they are asked for a prefix: first those that can say no at once.
+        self._asked = sorted(range(self.groups), key=lambda g: not self.policies[g].needs_all)
         self._step = step
         self._identity, self._dtype = identity, dtype
         self._epoch = 0
@@ -76,11 +78,11 @@ class KVManager:
         can serve is downward closed; what a window can serve is not, so the round is repeated until nobody objects.
         """
         most = min(most, len(hashes))
-        found: list[list[int]] = []
-        for group, rule in enumerate(self.policies):
-            pages = [self.pool.find(group, key) for key in hashes[:most]]
-            found.append(pages)
-            most = rule.longest(pages, most)
+        found: Tables = self.new_tables()
+        for group in self._asked:
+            rule = self.policies[group]
+            pages = found[group] = self._cached(group, hashes, most, rule.needs_all)
+            most = rule.longest(pages, len(pages))
         agreed = False
         while not agreed and most:
             agreed = True
@@ -93,6 +95,17 @@ class KVManager:
             first = rule.first(most * self.page)
             tables.append([0] * first + pages[first:most])
         return Match(most, tables)
+
+    def _cached(self, group: int, hashes: Sequence[bytes], most: int, needs_all: bool) -> list[int]:
+        """Cached pages of the first ``most`` of a chain, 0 where there is none; with ``needs_all`` up to the first that
+        is missing: who waits is looked up in every step."""
+        pages = []
+        for index in range(most):
+            page = self.pool.find(group, hashes[index])
+            if needs_all and not page:
+                break
+            pages.append(page)
+        return pages
 
     def idle_pages(self, match: Match) -> int:
         """How many of a match's pages are free now, and so will be taken from the free ones by ``claim``."""

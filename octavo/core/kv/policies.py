@@ -8,7 +8,12 @@ from octavo.wire.kv import KVSpec
 
 
 class Policy(Protocol):
-    """The rule of one KV group. ``found[i]`` is the cached page of position i of the chain, 0 if there is none."""
+    """The rule of one KV group. ``found[i]`` is the cached page of position i of the chain, 0 if there is none.
+
+    ``needs_all``: a prefix needs every page before it, so that nobody has to look behind the first one that is missing.
+    """
+
+    needs_all: bool
 
     def longest(self, found: Sequence[int], most: int) -> int:
         """The largest n <= ``most`` such that a prefix of n pages can be continued from the cache."""
@@ -22,6 +27,8 @@ class Policy(Protocol):
 
 class Full:
     """Every token looks at every token before it."""
+
+    needs_all = True
 
     def __init__(self, page: int):
         self.page = page
@@ -41,6 +48,8 @@ class Full:
 
 class Sliding:
     """A token looks at ``window`` tokens, itself included: pages before them are given back as it moves on."""
+
+    needs_all = False
 
     def __init__(self, page: int, window: int):
         self.page = page

@@ -173,6 +173,16 @@ class Book:
         """Whether somebody computes a page of that content just now."""
         return key in self._coming
 
+    def last_coming(self, hashes: list[bytes], start: int, stop: int) -> bytes:
+        """Of the pages ``start <= i < stop`` of a chain the last one that is computed just now, up to the first that is
+        not; empty where there is none."""
+        last = b""
+        for key in hashes[start:stop]:
+            if key not in self._coming:
+                break
+            last = key
+        return last
+
     def _arrived(self, request: Request, start: int, stop: int) -> None:
         for key in request.hashes[start:stop]:
             if self._coming.get(key) is request:

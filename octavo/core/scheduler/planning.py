@@ -142,7 +142,7 @@ class Planner:
 
     def _admit(self, left: int, now: float) -> list[Piece]:
         """Rows for those who wait, best rank first, until rows, tokens or pages end. Nobody overtakes the head, except
-        that whoever shares the next page of its prompt with one that is being computed waits for that page."""
+        that whoever shares the next pages of its prompt with one that is being computed waits for them."""
         book, kv = self.book, self.book.kv
         pieces: list[Piece] = []
         followers: list[Request] = []
@@ -151,11 +151,15 @@ class Planner:
             request = book.queue.head()
             if request is None:
                 break
+            if request.awaits and book.comes(request.awaits):
+                followers.append(book.queue.pop())
+                continue
             length = len(request.tokens)
             hashes = self._hashes(request)
             most = (length - 1) // kv.page
             match = kv.match(hashes, most)
-            if hashes and match.pages < most and book.comes(hashes[match.pages]):
+            request.awaits = book.last_coming(hashes, match.pages, most)
+            if request.awaits:
                 followers.append(book.queue.pop())
                 continue
             cached = match.pages * kv.page

@@ -33,6 +33,7 @@ class Request:
     """``tokens`` and ``told`` are true while the request has no row; with a row the columns are.
 
     ``rank``: smaller goes first and is preempted last. ``scored``: prompt log-probabilities delivered so far.
+    ``awaits``: hash of the page for which it waits, since another request computes it; empty for none.
     """
 
     wire: EngineRequest
@@ -46,6 +47,7 @@ class Request:
     epoch: int = 0
     told: int = 0
     hashes: list[bytes] = field(default_factory=list)
+    awaits: bytes = b""
     logprobs: list[LogprobArrays] = field(default_factory=list)
     scored: int = 0
     preempted: int = 0
