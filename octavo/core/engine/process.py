@@ -201,8 +201,8 @@ class EngineProcess:
             while not self.inbox.close and not self._drained(core):
                 self._send(core.step())
                 self._greet(up)
+                self._collect()
                 if not (core.outstanding or core.runnable or self.inbox.close):
-                    self._collect()
                     self.inbox.wait(core.patience(self._until_term()))
             core.scheduler.book.abort_all(AbortReason.SHUTDOWN)
             self._send(core.replies.flush())
