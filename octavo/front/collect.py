@@ -95,6 +95,10 @@ class Answer:
             self._flush()
             self._end(reason, None)
 
+    def drop_text(self) -> None:
+        """Say nothing more of what was not told: its text could not be made."""
+        self._detokenizer = None
+
     def take(self) -> CompletionOutput | None:
         """News since the last time or the whole so far, as ``output_kind`` asks; None where there is no news."""
         delta = self._kind is RequestOutputKind.DELTA

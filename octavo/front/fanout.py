@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from octavo.common.log import logger
 from octavo.errors import (
     BadRequest,
     EngineDead,
@@ -22,6 +23,7 @@ from octavo.outputs import FinishReasonName, PositionLogprobs, RequestMetrics, R
 from octavo.params import RequestOutputKind, SamplingParams
 from octavo.wire.reply import FinishReason, Refused, RequestDelta, StepReply
 
+_log = logger(__name__)
 _REFUSALS = {error.status: error for error in (NotFound, PayloadTooLarge, Unsupported)}
 
 
@@ -194,7 +196,14 @@ class Desk:
         for handle, (ids, deltas) in _by_handle(reply).items():
             if (entry := self._open.get(handle)) is not None:
                 touched[id(entry[0])] = entry[0]
-                if self._tell(handle, *entry, ids, deltas, now):
+                try:
+                    stopped = self._tell(handle, *entry, ids, deltas, now)
+                except Exception:  # it must not cost the other requests of the reply what is theirs
+                    _log.exception("what the engine told of request %s could not be read", entry[0].request_id)
+                    entry[1].drop_text()
+                    entry[0].fail(RequestFailed("the answer could not be read; the log has the reason"))
+                    continue
+                if stopped:
                     over.append(handle)
         for group in touched.values():
             if group.error is not None:

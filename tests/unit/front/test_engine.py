@@ -10,6 +10,7 @@ from octavo.config.engine import EngineConfig
 from octavo.core.engine.core import EngineCore
 from octavo.errors import BadRequest, EngineDead, RequestFailed
 from octavo.front.chat.template import ChatTemplate
+from octavo.front.collect import Answer
 from octavo.front.engine import AsyncEngine
 from octavo.params import RequestOutputKind, SamplingParams
 from octavo.testing.fakes import FakeOptions, FakeWorker, expected
@@ -157,6 +158,29 @@ def test_one_that_fails_raises_and_others_go_on():
             output = await (await house.engine.submit([6], SamplingParams(max_tokens=3, seed=2))).final()
             assert output.outputs[0].token_ids == right([6], 2, 3)
 
+    run(main())
+
+
+def test_an_answer_that_cannot_be_read_fails_alone(monkeypatch):
+    read = Answer.push
+
+    def push(answer, ids, deltas=()):
+        if answer.count == 2 and answer is broken[0]:
+            raise IndexError("a decoder that is wrong")
+        return read(answer, ids, deltas)
+
+    async def main():
+        async with House(latency=0.001) as house:
+            params = [SamplingParams(max_tokens=20, seed=i, ignore_eos=True) for i in range(3)]
+            streams = [await house.engine.submit([9], one) for one in params]
+            broken.append(streams[1]._group.answers[0])
+            ends = await asyncio.gather(*(stream.final() for stream in streams), return_exceptions=True)
+            assert isinstance(ends[1], RequestFailed)
+            assert [len(end.outputs[0].token_ids) for end in (ends[0], ends[2])] == [20, 20]
+            await house.idle()
+
+    broken: list[Answer] = []
+    monkeypatch.setattr(Answer, "push", push)
     run(main())
 
 
