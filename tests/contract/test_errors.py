@@ -262,6 +262,8 @@ def test_tokenize_and_detokenize(server):
     check(server.post("/detokenize", {"tokens": [-1]}), 400, param="tokens")
     check(server.post("/tokenize", {"model": "other", "prompt": "a"}), 404, param="model")
     check(server.post("/tokenize", {}), 400)
+    check(server.post("/tokenize", {"messages": [USER], "tools": [{"type": "function"}]}), 501, param="tools")
+    check(server.post("/tokenize", {"messages": [USER], "add_special_tokens": True}), 501, param="add_special_tokens")
 
 
 @pytest.mark.parametrize("head", [b"X-Long: " + b"x" * 400_000, b"X: y\r\n" * 60_000, b"A" * 400_000])

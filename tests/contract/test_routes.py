@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from octavo.front.metrics.prometheus import Prometheus
 from octavo.front.server.middleware import OPEN_PATHS
 from octavo.testing.served import Served
 
@@ -157,6 +158,15 @@ def test_metrics(server):
     assert server.metric('http_requests_total{handler="/v1/completions"') >= 1
     server.get("/made/up/path")
     assert "made/up" not in server.get("/metrics")[1].decode()
+
+
+def test_made_up_methods_are_counted_together():
+    metrics = Prometheus("m", 64, {})
+    for method in ("GET", "MADE-UP-1", "MADE-UP-2"):
+        metrics.http("none", method, 404, 0.1)
+    text = metrics.text().decode()
+    assert 'method="other",status="4xx"} 2.0' in text
+    assert "MADE-UP" not in text
 
 
 def test_no_middleware_that_costs_a_task_a_chunk():

@@ -27,6 +27,8 @@ _SECONDS_WHOLE = (
 )  # fmt: skip
 _STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _N = (1, 2, 5, 10, 20)
+#: Others are counted together: a method is any word that a client makes up.
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"})
 
 
 class Ended(Protocol):
@@ -141,6 +143,7 @@ class Prometheus:
 
     def http(self, handler: str, method: str, status: int, seconds: float) -> None:
         """An answered HTTP request; ``handler`` is the route's pattern, never a path that a client made up."""
+        method = method if method in _METHODS else "other"
         self._http.labels(handler, method, f"{status // 100}xx").inc()
         self._http_seconds.labels(handler, method).observe(seconds)
 

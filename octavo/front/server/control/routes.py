@@ -55,6 +55,7 @@ def routes(service: Service, metrics: Prometheus) -> APIRouter:
     @router.post("/tokenize", responses=ERRORS)
     async def tokenize(body: TokenizeCompletionBody | TokenizeChatBody) -> TokenizeAnswer:
         """Token ids of a text, or of a conversation."""
+        body.refuse_unsupported()
         service.model(body.model)
         if isinstance(body, TokenizeChatBody):
             tokens = await render(service, body)
@@ -68,6 +69,7 @@ def routes(service: Service, metrics: Prometheus) -> APIRouter:
     @router.post("/detokenize", responses=ERRORS)
     async def detokenize(body: DetokenizeBody) -> DetokenizeAnswer:
         """Text of token ids."""
+        body.refuse_unsupported()
         service.model(body.model)
         return DetokenizeAnswer(prompt=await _decode(service, body.tokens))
 

@@ -47,6 +47,10 @@ def routes(service: Service) -> APIRouter:
 async def render(service: Service, body: ChatFields) -> list[int]:
     """The prompt that ``body.messages`` make."""
     options = service.options
+    if body.add_special_tokens:
+        raise Unsupported(
+            "add_special_tokens is not supported for chat: the template writes them", "add_special_tokens"
+        )
     if body.chat_template is not None and not options.trust_request_chat_template:
         raise BadRequest(
             "chat_template of a request needs a server started with --trust-request-chat-template", "chat_template"
@@ -75,10 +79,6 @@ class ChatJob(Job[ChatBody]):
         super().__init__(service, body, request)
         if body.top_logprobs is not None and not body.logprobs:
             raise BadRequest("top_logprobs needs logprobs", "top_logprobs")
-        if body.add_special_tokens:
-            raise Unsupported(
-                "add_special_tokens is not supported for chat: the template writes them", "add_special_tokens"
-            )
         continues = body.continue_final_message or body.add_generation_prompt is False
         self.role: str = body.messages[-1].role if continues else service.options.response_role
         self._begun: set[int] = set()

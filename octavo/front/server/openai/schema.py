@@ -177,6 +177,7 @@ class ChatFields(Body):
     messages: Annotated[list[Message], FIRST_ERROR] = Field(min_length=1)
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    add_special_tokens: bool | None = None
     chat_template: str | None = Field(None, description="needs --trust-request-chat-template")
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, Any]] | None = None
@@ -295,7 +296,6 @@ class TokenizeCompletionBody(Body):
 
 class TokenizeChatBody(ChatFields):
     model: str | None = None
-    add_special_tokens: bool | None = None
     return_token_strs: bool | None = False
 
 
