@@ -31,7 +31,7 @@ class AbortReason(enum.IntEnum):
 class RequestDelta(Struct, array_like=True, omit_defaults=True, gc=False):
     """News of one request beside its tokens; every field but ``handle`` is None where there is none.
 
-    ``queued``/``scheduled``: seconds the request waited, and the monotonic time it was first scheduled (told once).
+    ``scheduled``: monotonic seconds at which it first got a row (told once). ``preempted``: how often it lost one.
     ``cached``: prompt tokens that the prefix cache gave (told once, at admission to a row).
     ``stop``: the stop token id that ended it (None for end-of-sequence). ``error``: why it failed.
     ``logprobs``: one row a token of this delta; ``prompt_logprobs``: pieces in order, entry 0 of the first piece speaks
