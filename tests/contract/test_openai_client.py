@@ -202,6 +202,21 @@ def test_chat_parts_history_and_templates(client):
     assert answer.choices[0].message.content.startswith("On the")
 
 
+def test_truncation(client):
+    def ask(prompt, **more):
+        return client.completions.create(model="tiny", prompt=prompt, max_tokens=1, echo=True, extra_body=more)
+
+    cut = ask("the cat sat", truncate_prompt_tokens=1)
+    assert cut.usage.prompt_tokens == 1
+    assert cut.choices[0].text.startswith(" sat")
+    assert ask("the cat sat " * 1000, truncate_prompt_tokens=-1).usage.prompt_tokens > 100
+    chat = client.chat.completions.create(model="tiny", messages=HELLO, extra_body={"truncate_prompt_tokens": 3})
+    assert chat.usage.prompt_tokens == 3
+    for wrong in (0, -2, 10**6):
+        with pytest.raises(openai.BadRequestError, match="truncate_prompt_tokens"):
+            ask("the cat", truncate_prompt_tokens=wrong)
+
+
 def test_unknown_fields_are_ignored(client):
     answer = client.chat.completions.create(
         model="tiny", messages=HELLO, max_tokens=1, user="me", store=False, metadata={"a": "b"},
@@ -221,6 +236,7 @@ def test_unknown_fields_are_ignored(client):
         {"structured_outputs": {"regex": "a+"}},
         {"guided_choice": ["a"]},
         {"use_beam_search": True},
+        {"truncation_side": "right"},
         {"modalities": ["text", "audio"]},
     ],
 )

@@ -162,6 +162,7 @@ class Service:
                     salt=body.cache_salt,
                     deadline=deadline,
                     cap=cap,
+                    truncate=body.truncate_prompt_tokens,
                     add_special_tokens=body.add_special_tokens is not False,
                 )
             )

@@ -137,7 +137,7 @@ class CompletionJob(Job[CompletionBody]):
         return index, text, logprobs
 
     def _prompt_text(self, output: RequestOutput) -> str:
-        if output.prompt is not None:
+        if output.prompt is not None and self.body.truncate_prompt_tokens is None:
             return output.prompt
         return self.service.tokenizer.decode(output.prompt_token_ids, self.body.skip_special_tokens)
 

@@ -55,7 +55,7 @@ REFUSED: dict[str, Callable[[Any], bool]] = {
     "suffix": _only(""),
     "prompt_embeds": _never,
     "logits_processors": _never,
-    "truncate_prompt_tokens": _never,
+    "truncation_side": _only("left"),
     "thinking_token_budget": _only(-1),
     "repetition_detection": _never,
     "kv_transfer_params": _never,
@@ -125,6 +125,7 @@ class SamplingBody(Body):
     return_token_ids: bool | None = None
     echo: bool | None = False
     add_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = Field(None, description="keep the last so many prompt tokens; -1: what fits")
     priority: int = 0
     request_id: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]{1,128}$")
     cache_salt: NonEmpty | None = None
