@@ -1,5 +1,8 @@
 """StepResult and its extras: what the device found, on its way to the core."""
 
+from collections.abc import Sequence
+
+import numpy as np
 from msgspec import Struct, field
 
 from octavo.wire.arrays import Floats, Ints, Longs
@@ -15,6 +18,23 @@ class LogprobArrays(Struct, array_like=True, gc=False):
     ids: Ints
     values: Floats
     ranks: Ints
+
+
+def joined(parts: Sequence[LogprobArrays]) -> LogprobArrays:
+    """The positions of one or more blocks one behind the other, as wide as the widest."""
+    if len(parts) == 1:
+        return parts[0]
+    width = max(part.ids.shape[1] for part in parts)
+
+    def wide(array: np.ndarray, fill: float) -> np.ndarray:
+        missing = width - array.shape[1]
+        return np.pad(array, ((0, 0), (0, missing)), constant_values=fill) if missing else array
+
+    return LogprobArrays(
+        np.concatenate([wide(part.ids, -1) for part in parts]),
+        np.concatenate([wide(part.values, -np.inf) for part in parts]),
+        np.concatenate([part.ranks for part in parts]),
+    )
 
 
 class PromptLogprobs(Struct, array_like=True, gc=False):

@@ -4,12 +4,10 @@ import enum
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
-
 from octavo.core.kv.manager import Tables
 from octavo.wire.arrays import Ints, unpack_tokens
 from octavo.wire.request import EngineRequest
-from octavo.wire.result import LogprobArrays
+from octavo.wire.result import LogprobArrays, joined
 
 
 class State(enum.Enum):
@@ -73,16 +71,4 @@ class Request:
         if not self.logprobs:
             return None
         pieces, self.logprobs = self.logprobs, []
-        if len(pieces) == 1:
-            return pieces[0]
-        width = max(piece.ids.shape[1] for piece in pieces)
-
-        def wide(array: np.ndarray, fill: float) -> np.ndarray:
-            missing = width - array.shape[1]
-            return np.pad(array, ((0, 0), (0, missing)), constant_values=fill) if missing else array
-
-        return LogprobArrays(
-            np.concatenate([wide(piece.ids, -1) for piece in pieces]),
-            np.concatenate([wide(piece.values, -np.inf) for piece in pieces]),
-            np.concatenate([piece.ranks for piece in pieces]),
-        )
+        return joined(pieces)
