@@ -9,7 +9,7 @@ from octavo.errors import ConfigError
 BACKENDS: Registry[type[AttentionBackend]] = Registry(
     "attention backend",
     package="octavo.device.attention",
-    table={"cpu": "cpu:CPUAttention"},
+    table={"cpu": "cpu:CPUAttention", "triton": "triton:TritonAttention"},
     plugins="octavo.attention",
 )
 

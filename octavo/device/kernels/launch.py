@@ -1,0 +1,41 @@
+"""The one place that launches Triton kernels, and how they follow one another on a device.
+
+Programmatic dependent launch (PDL) lets a kernel begin while the one before it ends. Every kernel here has a constexpr
+``PDL`` and calls ``triton.pdl.release`` first and ``triton.pdl.await_inputs`` before it reads what the step writes:
+
+    PLAIN   a kernel of its own, after all that went before: a barrier
+    AFTER   the next kernel may start once this one's inputs are there
+    FIRST   the next kernel may start at once. It may then run beside several before it, so that what a kernel reads
+            before it waits must be older than the last PLAIN launch: weights, tables, pages of earlier steps
+
+Triton is imported by the files under ``kernels.triton`` alone, which are imported when a tensor is on a GPU.
+"""
+
+import os
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+PLAIN, AFTER, FIRST = 0, 1, 2
+
+
+@lru_cache
+def can_overlap() -> bool:
+    """Whether the device has PDL: compute capability 9.0 and up."""
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return False  # Triton's interpreter runs kernels on CPU tensors, for tests
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, pdl: int = PLAIN, **options: Any) -> None:
+    """Run a Triton kernel on the current stream. ``options``: its constexprs, ``num_warps``, ``num_stages``."""
+    if pdl and can_overlap():
+        kernel[grid](*args, PDL=pdl, launch_pdl=True, **options)
+    else:
+        kernel[grid](*args, PDL=0, **options)
+
+
+def exact(dtype: torch.dtype) -> str:
+    """``tl.dot``'s precision for operands of ``dtype``: float32 is not rounded to tf32."""
+    return "ieee" if dtype == torch.float32 else "tf32"

@@ -1,0 +1,21 @@
+"""The two device-side calls of programmatic dependent launch; see ``kernels.launch``."""
+
+import triton
+import triton.language as tl
+from triton.language.extra import cuda
+
+
+@triton.jit
+def release(PDL: tl.constexpr):
+    """First line of a kernel."""
+    if PDL == 2:
+        cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def await_inputs(PDL: tl.constexpr):
+    """Behind this line is what the kernels before wrote. Nothing may be written before it."""
+    if PDL:
+        cuda.gdc_wait()
+    if PDL == 1:
+        cuda.gdc_launch_dependents()
