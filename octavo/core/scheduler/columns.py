@@ -14,7 +14,7 @@ GRAMMAR = 8
 # The fields of a block. What changes together stands together: a plan raises the first three of its decodes by one, a
 # retired decode changes the second to the sixth by ``RETIRED_BY`` (the sixth where the client hears of it at once).
 COMPUTED, PENDING, USES, DONE, LENGTH, TOLD, FULL_AT, CAPACITY, EPOCH, PREFILL, LIMIT, MIN_LENGTH = range(12)
-EVERY, CLIENT, HANDLE, FLAGS, LAST, STOP = range(12, 18)
+EVERY, CLIENT, HANDLE, FLAGS, STOP = range(12, 17)
 PLANNED = slice(COMPUTED, USES + 1)
 RETIRED = slice(PENDING, TOLD + 1)
 RETIRED_UNTOLD = slice(PENDING, TOLD)
@@ -34,11 +34,11 @@ class Columns:
     capacity   tokens that the row's pages hold
     epoch      of the request in the row; -1 where there is none
     prefill    1: the device has no last token yet, the row still takes pieces of known tokens
-    last       the youngest launched step that samples this row; kept for rows with a grammar
+    last       the youngest launched step that samples this row, int64; kept for rows with a grammar
     stops      stop ids, [STOPS, rows], -1 where there are fewer
     tokens     the ids, [rows, longest]; memory that is never written is never touched
 
-    ``block`` [fields, rows] holds all but ``tokens``: one gather takes everything about the rows of a step.
+    ``block`` [fields, rows] holds all but ``last`` and ``tokens``: one gather takes all about the rows of a step.
     """
 
     def __init__(self, rows: int, longest: int):
@@ -49,6 +49,7 @@ class Columns:
         self.epoch, self.prefill = block[EPOCH], block[PREFILL]
         self.limit, self.min_length = block[LIMIT], block[MIN_LENGTH]
         self.every, self.client, self.handle = block[EVERY], block[CLIENT], block[HANDLE]
-        self.flags, self.last, self.stops = block[FLAGS], block[LAST], block[STOP:]
+        self.flags, self.stops = block[FLAGS], block[STOP:]
+        self.last = np.full(rows, -1, np.int64)
         self.tokens = np.empty((rows, longest), np.int32)
         self.epoch.fill(-1)

@@ -323,6 +323,18 @@ def test_a_grammar_bites_behind_reasoning():
     assert [token % 2 for token in told[0].tokens[start : start + 4]] == [1, 0, 1, 0]
 
 
+def test_an_engine_that_has_run_for_months_still_obeys_grammars():
+    core = make({"vocab": 17}, compiler=OddCompiler())
+    core.scheduler._planner.step = core.worker._step = 2**31 - 3
+    core.add([ask(0, [1], out=10, grammar=GrammarRef("regex", "odd"))])
+    told: dict[int, Told] = {}
+    until = time.monotonic() + 30
+    while 0 not in told or told[0].finish is None:
+        assert time.monotonic() < until
+        hear(core.poll(0.1), told)
+    assert [token % 2 for token in told[0].tokens] == [1, 0] * 5
+
+
 def test_a_core_with_only_blocked_requests_sleeps():
     held = threading.Event()
 
