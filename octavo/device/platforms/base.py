@@ -1,6 +1,7 @@
 """Platform: what the rest of the device floor must not ask torch itself. PLATFORMS is the table of them."""
 
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 
@@ -33,6 +34,8 @@ class Platform(Protocol):
     device: torch.device
     can_store_to_host: bool
     graphs: bool
+    #: Whether work goes on when the call that launched it has returned.
+    asynchronous: bool
     attention: tuple[str, ...]
 
     def describe(self) -> str:
@@ -40,6 +43,9 @@ class Platform(Protocol):
 
     def start(self, threads: int | None) -> None:
         """Once a process, before any tensor is made. ``threads``: compute threads, None for the platform's choice."""
+
+    def enter(self) -> None:
+        """Before a thread launches work: the platform's stream is the current one."""
 
     def settle(self) -> None:
         """Once, when the weights are loaded: what helps steps and would have hurt loading."""
@@ -49,6 +55,9 @@ class Platform(Protocol):
 
     def free_memory(self) -> int:
         """Bytes that could be allocated now."""
+
+    def total_memory(self) -> int:
+        """Bytes that the device has."""
 
     def used_memory(self) -> int:
         """Bytes that this process holds on the device now."""
@@ -61,11 +70,26 @@ class Platform(Protocol):
     def allocate(self, size: int) -> torch.Tensor:
         """``size`` bytes (uint8), zero, which take memory only where they are touched if the device can do that."""
 
-    def stream(self) -> Stream: ...
+    def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Host memory, zero, that the device can copy to and from while the host goes on."""
 
-    def event(self) -> Event: ...
+    def stream(self) -> Any:
+        """The ``Stream`` of all steps."""
+
+    def event(self) -> Any:
+        """A new ``Event``."""
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        """What ``run`` launches, as a graph: calling the answer does it again, on the same tensors. ``run`` itself does
+        nothing but leave its tensors behind."""
+
+    def idle(self) -> bool:
+        """Whether all launched work is done. Raises ``EngineDead`` where it failed."""
 
 
 PLATFORMS: Registry[type[Platform]] = Registry(
-    "platform", package="octavo.device.platforms", table={"cpu": "cpu:CPU"}, plugins="octavo.platforms"
+    "platform",
+    package="octavo.device.platforms",
+    table={"cpu": "cpu:CPU", "cuda": "cuda:CUDA"},
+    plugins="octavo.platforms",
 )

@@ -5,6 +5,7 @@ import gc
 import mmap
 import platform
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -44,6 +45,7 @@ class CPU:
     name = "cpu"
     can_store_to_host = True
     graphs = False
+    asynchronous = False
     attention = ("cpu",)
 
     def __init__(self) -> None:
@@ -59,6 +61,9 @@ class CPU:
 
     def start(self, threads: int | None) -> None:
         torch.set_num_threads(threads or probe.cores())
+
+    def enter(self) -> None:
+        pass
 
     def settle(self) -> None:
         gc.collect()
@@ -81,6 +86,9 @@ class CPU:
     def free_memory(self) -> int:
         return probe.memory().free
 
+    def total_memory(self) -> int:
+        return probe.memory().total
+
     def used_memory(self) -> int:
         return _status("VmRSS")
 
@@ -96,11 +104,20 @@ class CPU:
     def allocate(self, size: int) -> torch.Tensor:
         return torch.frombuffer(mmap.mmap(-1, max(size, 1)), dtype=torch.uint8)[:size]
 
+    def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return torch.zeros(tuple(shape), dtype=dtype)
+
     def stream(self) -> NullStream:
         return NullStream()
 
     def event(self) -> NullEvent:
         return NullEvent()
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        return run  # there is nothing to record: the calls are the work
+
+    def idle(self) -> bool:
+        return True
 
 
 def _status(key: str) -> int:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from octavo.device.batch.buffers import ship
 from octavo.device.kernels.logprobs import PIECE, log_sum_exp, ranks, top_ids
 from octavo.wire.result import LogprobArrays
 
@@ -37,6 +38,49 @@ def report_prompt(
     ``logits_of``: [m, H] -> float32 [m, V]; only a piece's logits exist at a time.
     """
     return _report(lambda part: logits_of(hidden[part]), vocab, targets, [width] * len(targets), None, normal)
+
+
+def report_later(
+    logits: Tensor,
+    chosen: Tensor,
+    widths: Sequence[int],
+    named: Sequence[np.ndarray | None] | None,
+    normal: bool,
+    bring: Callable[[Tensor], np.ndarray],
+) -> Callable[[], LogprobArrays]:
+    """As ``report``, without waiting for the device. ``bring`` gives an array that will hold a tensor; when all of them
+    are there, the answer may be called."""
+    vocab = logits.shape[1]
+    wide = [vocab if width < 0 else min(width, vocab) for width in widths]
+    ids = list(named) if named is not None else [None] * len(wide)
+    total = log_sum_exp(logits) if normal else torch.zeros(len(logits), device=logits.device)
+    own = logits.gather(1, chosen.unsqueeze(1))
+    brought = [bring(chosen), bring(own.squeeze(1) - total), bring(ranks(logits, own.squeeze(1)))]
+    most = max((width for width, some in zip(wide, ids, strict=True) if some is None), default=0)
+    tops = []
+    if most:
+        best, values = top_ids(logits, most)
+        tops = [bring(best), bring(values - total.unsqueeze(1))]
+    asked = {
+        row: bring(logits[row, ship(some.astype(np.int64), logits.device)] - total[row])
+        for row, some in enumerate(ids)
+        if some is not None
+    }
+
+    def finish() -> LogprobArrays:
+        lengths = [width if some is None else len(some) for width, some in zip(wide, ids, strict=True)]
+        shape = len(wide), 1 + max(lengths, default=0)
+        out = LogprobArrays(np.full(shape, -1, np.int32), np.full(shape, -np.inf, np.float32), brought[2].copy())
+        out.ids[:, 0], out.values[:, 0] = brought[0], brought[1]
+        for row, (length, some) in enumerate(zip(lengths, ids, strict=True)):
+            part = slice(1, 1 + length)
+            if some is not None:
+                out.ids[row, part], out.values[row, part] = some, asked[row]
+            elif length:
+                out.ids[row, part], out.values[row, part] = tops[0][row, :length], tops[1][row, :length]
+        return out
+
+    return finish
 
 
 def _report(

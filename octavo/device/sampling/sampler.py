@@ -5,19 +5,21 @@ Raw log-probabilities are those behind the grammar mask. A row's token depends o
 (seed, position), never on its neighbours.
 """
 
+import enum
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from octavo.device.batch.buffers import HostMirror
+from octavo.device.batch.buffers import HostMirror, ship
 from octavo.device.batch.state import RequestState
-from octavo.device.kernels.draw import draw, draw_among, keys, pick
+from octavo.device.kernels.draw import draw, draw_among, draw_rows, keys, pick
 from octavo.device.kernels.mask import apply_bits
-from octavo.device.kernels.truncate import left
+from octavo.device.kernels.truncate import left, min_p, top_k_p
 from octavo.device.sampling.limits import Allowed, BadWords, Bias, MinTokens
-from octavo.device.sampling.logprobs import LogprobsMode, report
+from octavo.device.sampling.logprobs import LogprobsMode, report, report_later
 from octavo.device.sampling.penalties import Penalties
 from octavo.device.sampling.shape import MinP, Temperature, TopKP
 from octavo.device.sampling.stage import Drawing, Rows, Stage
@@ -25,17 +27,36 @@ from octavo.wire.arrays import Ints
 from octavo.wire.plan import NewRow
 from octavo.wire.result import LogprobArrays
 
+#: Beyond any request's length.
+_FAR = np.array([np.iinfo(np.int32).max], np.int32)
+
+
+class Draw(enum.IntEnum):
+    """What a step's rows need of sampling at most. All but FULL are a few operations that ask the host nothing."""
+
+    GREEDY = 0
+    WARM = 1  # temperatures
+    CUT = 2  # also min-p, top-k, top-p
+    FULL = 3  # whatever stages there are, and log-probabilities
+
+
+#: Log-probabilities that are on their way to the host: called when the copies are there.
+Later = Callable[[], LogprobArrays]
+#: Brings a device tensor to the host: an array that will hold it.
+Bring = Callable[[Tensor], np.ndarray]
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Sampled:
-    """tokens int64[N]; good bool[N]: whether the row's logits were sound; faults: why not, by logit row; ``asked``
-    int[A]: logit rows with log-probabilities, and theirs."""
+    """tokens int64[N], scores float32[N]; good bool[N]: whether the row's logits were sound; faults: why not, by logit
+    row, where the host may know already; ``asked`` int[A]: logit rows with log-probabilities, and theirs."""
 
     tokens: Tensor
+    scores: Tensor
     good: Tensor
     faults: dict[int, str]
     asked: np.ndarray
-    logprobs: LogprobArrays | None
+    logprobs: LogprobArrays | Later | None
 
 
 class Sampler:
@@ -51,6 +72,7 @@ class Sampler:
         self._wants = np.zeros(rows.count, np.bool_)
         self._width = np.zeros(rows.count, np.int32)
         self._named: dict[int, np.ndarray] = {}
+        self._draws = np.zeros(rows.count, np.int8)
         self._temperature = Temperature(rows)
         self._cut = MinP(rows), TopKP(rows)
         self._penalties = Penalties(rows)
@@ -74,37 +96,86 @@ class Sampler:
             self._named[row] = np.frombuffer(asked.logprob_ids, "<i4")
         for stage in self._stages:
             stage.add(new)
+        self._draws[row] = self._need(row)
+
+    def _need(self, row: int) -> Draw:
+        unused = self._seeds.device[:0]
+        alone = Drawing(np.array([row]), _FAR, unused, unused)
+        plain = self._temperature, *self._cut
+        if self._wants[row] or any(stage.active(alone).any() for stage in self._stages if stage not in plain):
+            return Draw.FULL
+        if self._temperature.column.host[row] == 0:
+            return Draw.GREEDY
+        return Draw.CUT if any(stage.active(alone).any() for stage in self._cut) else Draw.WARM
+
+    def kind(self, rows: Ints, lens: Ints) -> Draw:
+        """What rows of these lengths need."""
+        if (self._state.min_len.host[rows] > lens).any():
+            return Draw.FULL
+        return Draw(int(self._draws[rows].max(initial=0)))
+
+    def flush(self) -> None:
+        """What ``draw`` reads, to the device."""
+        cut = self._cut[0].least, self._cut[1].k, self._cut[1].p
+        for mirror in (self._seeds, self._temperature.column, *cut):
+            mirror.flush()
+
+    def draw(self, kind: Draw, logits: Tensor, rows: Tensor, lens: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens int64[N] and scores float32[N] of float32 logits [N, V], which are used up. Asks the host nothing.
+        ``kind`` is not FULL. rows, lens int64[N]: persistent rows and their lengths before the draw."""
+        if kind == Draw.GREEDY:
+            return pick(logits)
+        heat = self._temperature.column.device[rows]
+        key = keys(self._seeds.device[rows], lens)
+        if kind == Draw.WARM:
+            return draw_rows(logits, key, heat)
+        logits.div_(heat.masked_fill(heat == 0, 1.0).unsqueeze(1))
+        least, cut = self._cut
+        min_p(logits, least.least.device[rows])
+        top_k_p(logits, cut.k.device[rows], cut.p.device[rows])
+        return draw_rows(logits, key, heat, scaled=True)
 
     def sample(
-        self, logits: Tensor, drawing: Drawing, masked: np.ndarray | None = None, bits: Ints | None = None
+        self,
+        logits: Tensor,
+        drawing: Drawing,
+        masked: np.ndarray | None = None,
+        bits: Ints | None = None,
+        bring: Bring | None = None,
     ) -> Sampled:
         """float32 logits [N, V], which are used up. ``masked`` int[M]: logit rows with a grammar mask, ``bits``
-        int32[M, ceil(V / 32)] theirs."""
+        int32[M, ceil(V / 32)] theirs. ``bring``: nothing is waited for; faults show in the scores alone, and
+        log-probabilities come later."""
         if masked is not None and len(masked) and bits is not None:
             self._mask(logits, masked, bits)
         asked = np.flatnonzero(self._wants[drawing.rows])
         raw = self._rows_of(logits, asked).clone() if len(asked) and self._raw else None
         for stage in self._stages:
             self._run(stage, logits, drawing)
-        tokens, scores = self._draw(logits, drawing)
+        if bring is None:
+            tokens, scores = self._draw(logits, drawing)
+        else:
+            heat = self._temperature.column.flush()[drawing.device_rows]
+            key = keys(self._seeds.flush()[drawing.device_rows], drawing.device_lens)
+            tokens, scores = draw_rows(logits, key, heat, scaled=True)
         good = scores.isfinite()
-        faults = {} if bool(good.all()) else self._explain(scores, good)
+        faults = {} if bring is not None or bool(good.all()) else self._explain(scores, good)
         on = self._penalties.active(drawing)
         if on.any():
             at = np.flatnonzero(on)
-            picked = torch.from_numpy(at).to(logits.device)
+            picked = ship(at, logits.device)
             self._penalties.commit(drawing.take(at), tokens[picked], good[picked])
         logprobs = None
         if len(asked):
             source = self._rows_of(logits, asked) if raw is None else raw
-            logprobs = self._report(source, tokens, asked, drawing.rows[asked])
-        return Sampled(tokens, good, faults, asked, logprobs)
+            logprobs = self._report(source, tokens, asked, drawing.rows[asked], bring)
+        return Sampled(tokens, scores, good, faults, asked, logprobs)
 
     def _mask(self, logits: Tensor, masked: np.ndarray, bits: Ints) -> None:
         part = self._rows_of(logits, masked)
-        apply_bits(part, torch.from_numpy(np.array(bits, np.int32)).to(logits.device))
+        apply_bits(part, ship(np.array(bits, np.int32), logits.device))
         if part is not logits:
-            logits[torch.from_numpy(masked).to(logits.device)] = part
+            logits[ship(masked, logits.device)] = part
 
     def _run(self, stage: Stage, logits: Tensor, drawing: Drawing) -> None:
         on = stage.active(drawing)
@@ -114,7 +185,7 @@ class Sampler:
             at = np.flatnonzero(on)
             part = self._rows_of(logits, at)
             stage.apply(part, drawing.take(at))
-            logits[torch.from_numpy(at).to(logits.device)] = part
+            logits[ship(at, logits.device)] = part
 
     def _draw(self, logits: Tensor, drawing: Drawing) -> tuple[Tensor, Tensor]:
         random = self._temperature.column.host[drawing.rows] > 0
@@ -141,20 +212,19 @@ class Sampler:
             ids = logits.argmax(keepdim=True)
         return draw_among(logits[ids], ids, key)
 
-    def _report(self, source: Tensor, tokens: Tensor, asked: np.ndarray, rows: np.ndarray) -> LogprobArrays:
-        named = [self._named.get(row) for row in rows.tolist()]
-        chosen = tokens[torch.from_numpy(asked).to(tokens.device)]
-        return report(
-            source,
-            chosen,
-            self._width[rows].tolist(),
-            named if any(n is not None for n in named) else None,
-            self._normal,
-        )
+    def _report(
+        self, source: Tensor, tokens: Tensor, asked: np.ndarray, rows: np.ndarray, bring: Bring | None
+    ) -> LogprobArrays | Later:
+        given = [self._named.get(row) for row in rows.tolist()]
+        named = given if any(ids is not None for ids in given) else None
+        chosen, widths = tokens[ship(asked, tokens.device)], self._width[rows].tolist()
+        if bring is not None:
+            return report_later(source, chosen, widths, named, self._normal, bring)
+        return report(source, chosen, widths, named, self._normal)
 
     @staticmethod
     def _rows_of(logits: Tensor, at: np.ndarray) -> Tensor:
-        return logits if len(at) == len(logits) else logits[torch.from_numpy(at).to(logits.device)]
+        return logits if len(at) == len(logits) else logits[ship(at, logits.device)]
 
     @staticmethod
     def _explain(scores: Tensor, good: Tensor) -> dict[int, str]:

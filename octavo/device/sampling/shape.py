@@ -30,16 +30,16 @@ class MinP:
     """Tokens that are unlikely beside the best one go."""
 
     def __init__(self, rows: Rows):
-        self._least = HostMirror((rows.count,), np.float32, rows.device)
+        self.least = HostMirror((rows.count,), np.float32, rows.device)
 
     def add(self, new: NewRow) -> None:
-        self._least.edit()[new.row] = new.sampling.min_p
+        self.least.edit()[new.row] = new.sampling.min_p
 
     def active(self, drawing: Drawing) -> np.ndarray:
-        return self._least.host[drawing.rows] > 0
+        return self.least.host[drawing.rows] > 0
 
     def apply(self, logits: Tensor, drawing: Drawing) -> None:
-        min_p(logits, self._least.flush()[drawing.device_rows])
+        min_p(logits, self.least.flush()[drawing.device_rows])
 
 
 class TopKP:
@@ -47,15 +47,15 @@ class TopKP:
 
     def __init__(self, rows: Rows):
         self._vocab = rows.vocab
-        self._k = HostMirror((rows.count,), np.int32, rows.device)
-        self._p = HostMirror((rows.count,), np.float32, rows.device, fill=1)
+        self.k = HostMirror((rows.count,), np.int32, rows.device)
+        self.p = HostMirror((rows.count,), np.float32, rows.device, fill=1)
 
     def add(self, new: NewRow) -> None:
-        self._k.edit()[new.row] = new.sampling.top_k if new.sampling.top_k < self._vocab else 0
-        self._p.edit()[new.row] = new.sampling.top_p
+        self.k.edit()[new.row] = new.sampling.top_k if new.sampling.top_k < self._vocab else 0
+        self.p.edit()[new.row] = new.sampling.top_p
 
     def active(self, drawing: Drawing) -> np.ndarray:
-        return (self._k.host[drawing.rows] > 0) | (self._p.host[drawing.rows] < 1)
+        return (self.k.host[drawing.rows] > 0) | (self.p.host[drawing.rows] < 1)
 
     def apply(self, logits: Tensor, drawing: Drawing) -> None:
-        top_k_p(logits, self._k.flush()[drawing.device_rows], self._p.flush()[drawing.device_rows])
+        top_k_p(logits, self.k.flush()[drawing.device_rows], self.p.flush()[drawing.device_rows])

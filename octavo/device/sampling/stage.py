@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from octavo.device.batch.buffers import ship
 from octavo.device.batch.state import RequestState
 from octavo.wire.plan import NewRow
 
@@ -23,7 +24,7 @@ class Drawing:
 
     def take(self, at: np.ndarray) -> "Drawing":
         """Only the logit rows ``at``."""
-        picked = torch.from_numpy(at).to(self.device_rows.device)
+        picked = ship(at, self.device_rows.device)
         return Drawing(self.rows[at], self.lens[at], self.device_rows[picked], self.device_lens[picked])
 
 

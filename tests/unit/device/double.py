@@ -8,9 +8,13 @@ import torch
 from torch import Tensor
 
 from octavo.common.math import cdiv
-from octavo.device.attention.base import LayerAttention
+from octavo.device.attention.base import GraphUse, KVCache, LayerAttention
 from octavo.device.attention.cpu import CPUAttention
+from octavo.device.kernels.kvstore import store
+from octavo.device.kernels.paged_decode import attend_plainly
+from octavo.device.kernels.rope import rope_, turns
 from octavo.device.layers.step import Bound, current
+from octavo.device.platforms.cpu import CPU
 from octavo.device.runner.runner import ModelRunner
 from octavo.wire.arrays import ints, pack_tokens
 from octavo.wire.kv import KVGroup
@@ -90,7 +94,9 @@ class Request:
 class Driver:
     """Lends rows and pages and makes plans. Every request gets pages of its own in a shuffled order."""
 
-    def __init__(self, model: TinyModel, rows: int = 8, length: int = 200, page: int = 4, seed: int = 0, **options):
+    def __init__(
+        self, model: TinyModel, rows: int = 8, length: int = 200, page: int = 4, seed: int = 0, backend=None, **options
+    ):
         spec = [layer.spec(4) for layer in model.attentions]
         alike = spec[0] == spec[1]
         layers = [layer.name for layer in model.attentions]
@@ -101,7 +107,7 @@ class Driver:
         )
         self.page, self.length = page, length
         pages = rows * (cdiv(length, page) + 1) * len(self.groups) + 1
-        backend = CPUAttention()
+        backend = backend or CPUAttention()
         raw = [torch.zeros(pages * page * spec[0].token_bytes, dtype=torch.uint8) for _ in range(2 if alike else 1)]
         bound = {}
         for number, group in enumerate(self.groups):
@@ -235,3 +241,55 @@ def alone(request: Request, chunk: int = 1000, model: TinyModel | None = None, *
         left = len(request.tokens) - request.planned
         driver.run([(request, min(chunk, max(left, 1)))])
     return request.said
+
+
+class PagedAttention:
+    """A backend that knows what the device knows and nothing of the host's columns: it may be captured."""
+
+    name = "paged"
+    graphs = GraphUse.ALWAYS
+
+    def view(self, spec, raw, pages, page, kind) -> KVCache:
+        return KVCache(raw.view(kind).view(pages, page, -1), page)
+
+    def plan(self, batch, spec, group):
+        row = torch.searchsorted(batch.query_start[1:], torch.arange(len(batch.ids)), right=True)
+        return batch.positions[0], batch.slots[group], batch.tables[group][row].long()
+
+    def attend(self, layer, qkv, cache, meta):
+        positions, slots, pages = meta
+        q_width, k_width, _ = layer.sizes
+        heads = qkv[:, : q_width + k_width].unflatten(1, (-1, layer.head_dim))
+        rope_(heads, *turns(*layer.rope, positions, qkv.dtype))
+        store(cache.data, slots, qkv[:, q_width:])
+        held = cache.data[pages].flatten(1, 2)  # [T, P * page, w]
+        keys = held[..., :k_width].unflatten(-1, (layer.kv_heads, -1)).transpose(1, 2)
+        values = held[..., k_width:].unflatten(-1, (layer.kv_heads, -1)).transpose(1, 2)
+        at = torch.arange(held.shape[1])
+        hidden = at > positions[:, None]
+        if layer.window is not None:
+            hidden |= at <= positions[:, None] - layer.window
+        values = values.masked_fill(hidden[:, None, :, None], 0.0)
+        mask = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))[:, None, None]
+        q = heads[:, : layer.q_heads].unflatten(1, (layer.kv_heads, -1))
+        return attend_plainly(q, keys, values, mask, layer.scale, None, None).flatten(1)
+
+
+class Asynchronous(CPU):
+    """A device whose steps come back through the ring and whose decode steps are graphs. A graph does again what was
+    called; it counts how often it is made and used."""
+
+    asynchronous = graphs = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.captured = self.replayed = 0
+
+    def capture(self, run):
+        self.captured += 1
+
+        def replay():
+            self.replayed += 1
+            run()
+
+        return replay
