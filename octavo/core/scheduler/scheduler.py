@@ -110,8 +110,9 @@ class Scheduler:
             return no(400, f"{wire.limit} tokens are over the longest length, {self.max_model_len}", "max_tokens")
         if wire.limit < len(tokens):
             return no(400, f"the limit of {wire.limit} tokens is below the prompt's {len(tokens)}", "max_tokens")
-        if wire.every < 0:
-            return no(400, "every must not be negative")
+        for name, value in (("handle", wire.handle), ("every", wire.every), ("min_length", wire.min_length)):
+            if not 0 <= value < 2**31:
+                return no(400, f"{name} must be from 0 to 2147483647, got {value}")
         if wire.adapter is not None and not self.limits.adapters:
             return no(501, f"this engine has no adapters, so not {wire.adapter.name!r} either", "model")
         if wire.media and not self.limits.media:

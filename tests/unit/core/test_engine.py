@@ -59,6 +59,8 @@ def recorded(core: EngineCore) -> list:
         (ask(0, [-1]), 400, "token id -1"),
         (ask(0, out=62), 400, "over the longest length, 64"),
         (ask(0, out=-1), 400, "below the prompt's 3"),
+        (ask(0, every=-1), 400, "every"),
+        (ask(0, min_length=2**31), 400, "min_length"),
         (ask(0, adapter=AdapterRef("poet", b"")), 501, "no adapters"),
         (ask(0, media=(MediaRef(b"x", 0, 1),)), 501, "no media"),
         (ask(0, grammar=GrammarRef("regex", "a*")), 501, "no structured output"),
@@ -79,6 +81,14 @@ def test_a_handle_in_use_is_refused():
     told: dict[int, Told] = {}
     steps(core, 1, told)
     assert "already in use" in told[0].refused.reason
+
+
+def test_a_handle_that_is_too_large_is_refused():
+    core = make()
+    core.add([ask(2**31, [1, 2, 3]), ask(1)])
+    told = finish(core)
+    assert "handle" in told[2**31].refused.reason
+    assert told[1].tokens == expected([2, 2, 3], 1, 8)
 
 
 def test_max_waiting_counts_those_who_really_wait():
