@@ -1,7 +1,10 @@
 """What this machine has, without torch: cores and memory, within the limits that a container sets."""
 
+import ctypes
+import importlib.util
 import os
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +16,54 @@ class Memory(NamedTuple):
 
     total: int
     free: int
+
+
+class GPU(NamedTuple):
+    """``memory``: bytes. ``capability``: (major, minor) of its instructions."""
+
+    name: str
+    memory: int
+    capability: tuple[int, int]
+
+
+#: Names of the driver's cuDeviceGetAttribute.
+_MAJOR, _MINOR = 75, 76
+
+
+@lru_cache(maxsize=1)
+def gpus() -> tuple[GPU, ...]:
+    """NVIDIA GPUs that this process may use (``CUDA_VISIBLE_DEVICES``), as the driver tells; none where the installed
+    torch is not built for them. Nothing is started on them."""
+    if not _torch_has_cuda():
+        return ()
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return ()
+    count = ctypes.c_int()
+    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
+        return ()
+    found = []
+    for index in range(count.value):
+        device, size, name = ctypes.c_int(), ctypes.c_size_t(), ctypes.create_string_buffer(100)
+        parts = ctypes.c_int(), ctypes.c_int()
+        if (
+            cuda.cuDeviceGet(ctypes.byref(device), index)
+            or cuda.cuDeviceGetName(name, len(name), device)
+            or cuda.cuDeviceTotalMem_v2(ctypes.byref(size), device)
+            or cuda.cuDeviceGetAttribute(ctypes.byref(parts[0]), _MAJOR, device)
+            or cuda.cuDeviceGetAttribute(ctypes.byref(parts[1]), _MINOR, device)
+        ):
+            return ()
+        found.append(GPU(name.value.decode(), size.value, (parts[0].value, parts[1].value)))
+    return tuple(found)
+
+
+def _torch_has_cuda() -> bool:
+    """Whether the installed torch is a build for CUDA: its library is there. torch itself is not imported."""
+    spec = importlib.util.find_spec("torch")
+    folders = spec.submodule_search_locations if spec is not None else None
+    return any((Path(folder) / "lib" / "libtorch_cuda.so").exists() for folder in folders or ())
 
 
 def cores() -> int:

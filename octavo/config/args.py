@@ -142,6 +142,9 @@ class EngineArgs:
         metavar="BYTES",
         parse=count,
     )
+    gpu_memory_utilization: float | None = flag(
+        "share of a GPU's memory for weights, steps and KV cache together (0.9)", group="cache", metavar="SHARE"
+    )
     enable_prefix_caching: bool | None = flag("reuse the KV cache of prompts that begin alike", group="cache")
     max_num_seqs: int | None = flag("requests that run at once", group="schedule", metavar="N")
     max_num_batched_tokens: int | None = flag("tokens a step", group="schedule", metavar="TOKENS", parse=count)
@@ -164,6 +167,7 @@ class EngineArgs:
     attention_backend: str | None = flag(
         "attention backend, instead of the first that fits", group="device", metavar="NAME"
     )
+    enforce_eager: bool | None = flag("no device graphs: every step is launched kernel by kernel", group="device")
     disable_log_stats: bool | None = flag("no periodic line with throughput and queue", group="log", negatable=False)
 
     @classmethod

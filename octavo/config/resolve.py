@@ -40,14 +40,16 @@ _DTYPES = {"float": "float32", "half": "float16"}
 
 @dataclass(frozen=True)
 class Machine:
-    """What the decisions may know of this machine. ``cpu_flags`` are the kernel's names of the CPU's abilities."""
+    """What the decisions may know of this machine. ``cpu_flags`` are the kernel's names of the CPU's abilities;
+    ``gpus`` are those that this process and the installed torch can use."""
 
     cores: int
     cpu_flags: frozenset[str] = frozenset()
+    gpus: tuple[probe.GPU, ...] = ()
 
     @classmethod
     def here(cls) -> "Machine":
-        """This machine; only files of /proc are read."""
+        """This machine; files of /proc are read and the GPU's driver is asked."""
         try:
             info = Path("/proc/cpuinfo").read_text()
         except OSError:
@@ -55,7 +57,7 @@ class Machine:
         flags = next(
             (line.partition(":")[2] for line in info.splitlines() if line.startswith(("flags", "Features"))), ""
         )
-        return cls(probe.cores(), frozenset(flags.split()))
+        return cls(probe.cores(), frozenset(flags.split()), probe.gpus())
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,11 @@ def _at_least(flag: str, value: Any, low: float) -> None:
 @decides("device.platform")
 def platform(facts: Facts) -> tuple[str, str]:
     asked = facts.args.device
-    return (asked, ASKED) if asked not in (None, "auto") else ("cpu", "the platform that is always here")
+    if asked not in (None, "auto"):
+        return asked, ASKED
+    if facts.machine.gpus:
+        return "cuda", f"{facts.machine.gpus[0].name} is here"
+    return "cpu", "the platform that is always here"
 
 
 @decides("device.threads")
@@ -174,6 +180,11 @@ def attention_backend(facts: Facts) -> tuple[str | None, str]:
 @decides("device.logprobs_mode")
 def logprobs_mode(facts: Facts) -> tuple[str, str]:
     return _said(facts.args.logprobs_mode, "raw_logprobs", "default")
+
+
+@decides("device.enforce_eager")
+def enforce_eager(facts: Facts) -> tuple[bool, str]:
+    return _said(facts.args.enforce_eager, False, "decode steps are graphs where the device has them")
 
 
 # -- model --
@@ -312,6 +323,18 @@ def memory(facts: Facts) -> tuple[int | None, str]:
     return _said(facts.args.kv_cache_memory_bytes, None, "what the device has left after weights and activations")
 
 
+@decides("cache.utilization")
+def utilization(facts: Facts) -> tuple[float, str]:
+    asked = facts.args.gpu_memory_utilization
+    if asked is not None and not 0 < asked <= 1:
+        raise ConfigError(f"--gpu-memory-utilization must be over 0 and at most 1, got {asked}")
+    if asked is not None and facts.decided["device.platform"] == "cpu":
+        raise ConfigError(f"--gpu-memory-utilization {asked}: the model runs on a CPU; there is --kv-cache-memory")
+    if asked is not None and facts.decided["cache.memory"] is not None:
+        raise ConfigError("--gpu-memory-utilization and --kv-cache-memory say the same thing twice; give one of them")
+    return _said(asked, 0.9, "of a GPU's memory")
+
+
 @decides("cache.prefix_caching")
 def prefix_caching(facts: Facts) -> tuple[bool, str]:
     return _said(facts.args.enable_prefix_caching, True, "default")
@@ -334,7 +357,9 @@ def max_model_len(facts: Facts) -> tuple[int | None, str]:
 @decides("schedule.max_num_seqs")
 def max_num_seqs(facts: Facts) -> tuple[int, str]:
     _at_least("max-num-seqs", facts.args.max_num_seqs, 1)
-    return _said(facts.args.max_num_seqs, 64, "default")
+    if facts.decided["device.platform"] == "cpu":
+        return _said(facts.args.max_num_seqs, 64, "default")
+    return _said(facts.args.max_num_seqs, 256, "what a GPU reads its weights for at once")
 
 
 @decides("schedule.max_num_batched_tokens")
@@ -347,7 +372,7 @@ def max_num_batched_tokens(facts: Facts) -> tuple[int, str]:
         )
     if facts.decided["device.platform"] == "cpu":
         return _said(asked, max(512, rows), "a long prompt then holds up the others for a fraction of a second")
-    return _said(asked, max(2048, rows), "default")
+    return _said(asked, max(8192, rows), "enough for a GPU's matrix units, and a fifth of a second of a large model")
 
 
 @decides("schedule.long_prefill_token_threshold")

@@ -25,7 +25,9 @@ class Hello(Struct, frozen=True, array_like=True, gc=False):
     ``layers``: every attention layer's name and spec, in the model's order. ``vocab``: width of the logits.
     ``page_sizes``: tokens a page that the attention backends can walk, the preferred first. ``memory``: bytes that the
     KV cache may take (after weights, activations and a margin). ``backends``: what was chosen, and why, for people.
-    ``weights`` and ``activations``: bytes, for the memory table. ``phases``: seconds of each phase of the start.
+    ``weights`` and ``activations``: bytes, for the memory table; so are, where a device has memory of its own,
+    ``total``, ``others`` (other processes and the driver), ``graphs`` and ``margin``.
+    ``phases``: seconds of each phase of the start.
     """
 
     platform: str
@@ -41,6 +43,10 @@ class Hello(Struct, frozen=True, array_like=True, gc=False):
     backends: dict[str, str] = {}
     phases: dict[str, float] = {}
     handshake: bytes = b""
+    total: int = 0
+    others: int = 0
+    graphs: int = 0
+    margin: int = 0
 
 
 class Ready(Struct, frozen=True, array_like=True, gc=False):

@@ -53,11 +53,22 @@ def boot(config: EngineConfig, worker: WorkerPort) -> Booted:
     return Booted(hello, layout, kv, ready)
 
 
+def others(hello: Hello) -> list[tuple[str, int, str]]:
+    """The rows that only a device with memory of its own has."""
+    return [
+        ("graphs", hello.graphs, "at most"),
+        ("margin", hello.margin, ""),
+        ("others", hello.others, "other processes, the driver, libraries"),
+        ("device", hello.total, "all there is"),
+    ]
+
+
 def memory_table(hello: Hello, layout: KVLayout, tokens: int) -> str:
     """Where the memory goes, for people."""
     rows = [
         ("weights", size(hello.weights), ""),
         ("activations", size(hello.activations), ""),
+        *((name, size(amount), note) for name, amount, note in others(hello) if amount),
         ("KV cache", size(layout.total_bytes), f"{tokens:,} tokens, {layout.pages - 1:,} pages of {layout.page}"),
     ]
     return "\n".join(f"  {name:<12} {amount:>10}  {note}".rstrip() for name, amount, note in rows)

@@ -1,6 +1,7 @@
 """From what the layers need and the memory there is to a KVLayout, or to a sentence that says what would fit."""
 
 from collections.abc import Sequence
+from math import ceil
 
 from octavo.common.math import cdiv
 from octavo.common.words import size
@@ -71,7 +72,7 @@ def plan_layout(
     pages = max(memory, 0) // bytes_each
     fits = _longest(need, pages - 1, positions)
     if fits < positions and (asked or fits < min(page, positions)):
-        raise OutOfMemory(_table(hello, memory, positions, (need(positions) + 1) * bytes_each, fits))
+        raise OutOfMemory(_table(hello, cache, memory, positions, (need(positions) + 1) * bytes_each, fits))
     length = min(fits, positions)
     if cache.memory is None:
         pages = min(pages, 1 + SPARE * schedule.max_num_seqs * need(length))
@@ -90,15 +91,25 @@ def _longest(need, pages: int, most: int) -> int:
     return low
 
 
-def _table(hello: Hello, memory: int, positions: int, wanted: int, fits: int) -> str:
+def _table(hello: Hello, cache: CacheSection, memory: int, positions: int, wanted: int, fits: int) -> str:
     lines = [
         f"the KV cache of one request of {positions} tokens does not fit on {hello.device}:",
         f"  {'weights':<24} {size(hello.weights):>12}",
         f"  {'activations':<24} {size(hello.activations):>12}",
+        *(
+            f"  {name:<24} {size(amount):>12}"
+            for name, amount in (("graphs", hello.graphs), ("margin", hello.margin), ("other processes", hello.others))
+            if amount
+        ),
         f"  {'KV cache, needed':<24} {size(wanted):>12}",
         f"  {'KV cache, there is':<24} {size(max(memory, 0)):>12}",
     ]
     ways = [f"--kv-cache-memory {wanted} (bytes), if the machine has it"]
+    if hello.total and cache.memory is None:
+        share = ceil((cache.utilization + (wanted - memory) / hello.total) * 100) / 100
+        ways = [f"--gpu-memory-utilization {share:.2f}"] if share <= 1 else []
     if fits:
         ways.insert(0, f"--max-model-len {fits}")
+    if not ways:
+        return "\n".join([*lines, "nothing would fit: this model needs a larger device, or several"])
     return "\n".join([*lines, "what would fit: " + ", or ".join(ways)])

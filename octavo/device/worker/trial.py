@@ -1,4 +1,4 @@
-"""A trial step: the model over a made-up prompt, with a cache of its own that goes again."""
+"""A trial step: the model over made-up prompts, with a cache of its own that goes again."""
 
 from collections.abc import Mapping
 
@@ -12,9 +12,12 @@ from octavo.device.models.base import CausalLM
 from octavo.device.platforms.base import Platform
 from octavo.device.runner.runner import ModelRunner
 from octavo.wire.arrays import ints
-from octavo.wire.kv import KVGroup
+from octavo.wire.kv import KVGroup, KVSpec
 from octavo.wire.plan import Kind, NewRow, PageDiff, StepPlan
 from octavo.wire.request import Sampling
+
+#: What a row asks of sampling that takes the most memory.
+_HOT = Sampling(seed=0, temperature=0.7, top_k=20, top_p=0.9)
 
 
 def run_trial(
@@ -23,50 +26,81 @@ def run_trial(
     backends: Mapping[str, AttentionBackend],
     dtype: torch.dtype,
     tokens: int,
+    *,
+    rows: int = 1,
+    hot: bool = False,
+    decode: bool = False,
 ) -> None:
-    """One prompt of ``tokens`` tokens, sampled once. Raises what the model raises."""
-    groups: list[KVGroup] = []
+    """``rows`` prompts of ``tokens`` tokens together, each sampled once (``hot``: with a temperature and a cut), and
+    ``decode``: then a decode step of all. Layers of a kind write to one cache. Raises what the model raises."""
+    takes = np.full(rows, tokens // rows)
+    takes[: tokens % rows] += 1
+    longest = int(takes.max()) + 2
+    specs: dict[KVSpec, list[str]] = {}
+    for layer in model.attentions:
+        if layer.shares is None:
+            specs.setdefault(layer.spec(dtype.itemsize), []).append(layer.name)
     bound: dict[str, Bound] = {}
+    page = 0
+    for number, (spec, names) in enumerate(specs.items()):
+        backend = backends[names[0]]
+        page = backend.pages(spec)[0]
+        held = cdiv(longest, page)
+        raw = platform.allocate((1 + rows * held) * page * spec.token_bytes)
+        cache = backend.view(spec, raw, 1 + rows * held, page, dtype)
+        bound |= {name: Bound(backend, cache, number) for name in names}
     for layer in model.attentions:
         if layer.shares is not None:
             bound[layer.name] = bound[layer.shares]
-            continue
-        spec = layer.spec(dtype.itemsize)
-        page = backends[layer.name].pages(spec)[0]
-        raw = platform.allocate((1 + cdiv(tokens + 1, page)) * page * spec.token_bytes)
-        pages = raw.numel() // (page * spec.token_bytes)
-        bound[layer.name] = Bound(
-            backends[layer.name], backends[layer.name].view(spec, raw, pages, page, dtype), len(groups)
-        )
-        groups.append(KVGroup(spec, (layer.name,)))
-    held = cdiv(tokens + 1, page)
     runner = ModelRunner(
-        model, model.facts.vocab, groups, bound, rows=1, max_model_len=tokens + 1, page=page, device=platform.device
+        model,
+        model.facts.vocab,
+        [KVGroup(spec, tuple(names)) for spec, names in specs.items()],
+        bound,
+        rows=rows,
+        max_model_len=longest,
+        page=page,
+        device=platform.device,
+        platform=platform,
+        eager=True,
     )
-    each = np.arange(len(groups))
-    runner.forward(
-        StepPlan(
-            step=0,
-            kind=Kind.MIXED,
-            rows=ints([0]),
-            epochs=ints([0]),
-            computed=ints([0]),
-            takes=ints([tokens]),
-            known=ints([tokens]),
-            samples=np.ones(1, np.bool_),
-            drafts=ints([0]),
-            chunk=ints(np.arange(tokens) % model.facts.vocab),
-            new=[NewRow(0, 0, tokens, tokens, tokens + 1, 0, (), Sampling(seed=0, temperature=0.0))],
-            pages=PageDiff(
-                groups=ints(each),
-                rows=ints(0 * each),
-                starts=ints(0 * each),
-                counts=ints(0 * each + held),
-                pages=ints(np.tile(np.arange(1, held + 1), len(groups))),
-            ),
+    sampling = _HOT if hot else Sampling(seed=0, temperature=0.0)
+    each, all_rows, groups = ints(np.arange(rows)), ints(np.zeros(rows)), len(specs)
+    plan = StepPlan(
+        step=0,
+        kind=Kind.MIXED,
+        rows=each,
+        epochs=all_rows,
+        computed=all_rows,
+        takes=ints(takes),
+        known=ints(takes),
+        samples=np.ones(rows, np.bool_),
+        drafts=all_rows,
+        chunk=ints(np.arange(tokens) % model.facts.vocab),
+        new=[NewRow(row, 0, int(take), int(take), longest, 0, (), sampling) for row, take in enumerate(takes.tolist())],
+        pages=PageDiff(
+            groups=ints(np.repeat(np.arange(groups), rows)),
+            rows=ints(np.tile(each, groups)),
+            starts=ints(np.zeros(groups * rows)),
+            counts=ints(np.full(groups * rows, held)),
+            pages=ints(np.tile(np.arange(1, rows * held + 1), groups)),
+        ),
+    )
+    _run(runner, plan)
+    if decode:
+        ones = np.ones(rows)
+        nothing = ints(0 * ones)
+        _run(
+            runner,
+            StepPlan(1, Kind.DECODE, each, all_rows, ints(takes), ints(ones), nothing, plan.samples, nothing),
         )
-    )
+
+
+def _run(runner: ModelRunner, plan: StepPlan) -> None:
+    runner.forward(plan)
     (ticket,) = runner.sample(None)
-    result = ticket.wait()
+    result = ticket.wait(600.0)
     if result.fault is not None:
-        raise RuntimeError(f"a trial step of {tokens} tokens failed: {result.fault}")
+        if result.fault.startswith("OutOfMemoryError"):
+            raise torch.OutOfMemoryError(result.fault)
+        raise RuntimeError(f"a trial step of {plan.tokens} tokens failed: {result.fault}")

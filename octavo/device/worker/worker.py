@@ -15,13 +15,14 @@ from octavo.device.layers.step import Bound
 from octavo.device.models.base import CausalLM
 from octavo.device.platforms.base import PLATFORMS
 from octavo.device.runner.runner import ModelRunner
-from octavo.device.runner.ticket import DoneTicket
 from octavo.device.weights.loader import load
+from octavo.device.worker.budget import measure
 from octavo.device.worker.memory import activation_bytes, kv_bytes, weight_bytes
-from octavo.errors import ConfigError
+from octavo.errors import ConfigError, OutOfMemory
 from octavo.wire.hello import Hello
 from octavo.wire.kv import KVLayout
 from octavo.wire.plan import GrammarMasks, StepPlan
+from octavo.wire.ports import Ticket
 
 _log = logger(__name__)
 
@@ -60,9 +61,24 @@ class Worker:
     def hello(self) -> Hello:
         """Needs, sizes and limits. Runs a trial step to see what activations take."""
         begun = time.monotonic()
+        self._platform.enter()
         weights = weight_bytes(self._model)
-        activations = activation_bytes(self._model, self._platform, self._backends, self._config.schedule, self._dtype)
-        memory, why = kv_bytes(self._platform, self._config.cache, activations)
+        cache, schedule = self._config.cache, self._config.schedule
+        if self._platform.asynchronous:
+            graphs = self._platform.graphs and not self._config.device.enforce_eager
+            budget = measure(self._model, self._platform, self._backends, cache, schedule, self._dtype, graphs)
+            activations, memory = budget.activations, budget.kv
+            why = "as asked" if cache.memory is not None else f"what {cache.utilization:.0%} of the GPU leaves"
+            more = {
+                "total": budget.total,
+                "others": max(budget.held - weights, 0),
+                "graphs": budget.graphs,
+                "margin": budget.margin,
+            }
+        else:
+            activations = activation_bytes(self._model, self._platform, self._backends, schedule, self._dtype)
+            memory, why = kv_bytes(self._platform, cache, activations)
+            more = {}
         self._phases["trial"] = time.monotonic() - begun
         item = self._dtype.itemsize
         layers = tuple((layer.name, layer.spec(item)) for layer in self._model.attentions if layer.shares is None)
@@ -82,12 +98,21 @@ class Worker:
             activations=activations,
             backends=self._reasons,
             phases=dict(self._phases),
+            **more,
         )
 
     def build(self, layout: KVLayout, max_model_len: int) -> None:
         """Allocate the cache, bind every layer to its part of it, and make the rows."""
+        self._platform.enter()
         bound: dict[str, Bound] = {}
-        raw = [self._platform.allocate(layout.pages * layout.page_bytes) for _ in range(layout.slots)]
+        try:
+            raw = [self._platform.allocate(layout.pages * layout.page_bytes) for _ in range(layout.slots)]
+        except torch.OutOfMemoryError as error:
+            raise OutOfMemory(
+                f"the KV cache of {size(layout.total_bytes)} does not fit on {self._platform.describe()}, though it"
+                f" should have: somebody else took memory since the start; --kv-cache-memory"
+                f" {max(self._platform.free_memory() - (1 << 30), 0)} would fit now"
+            ) from error
         for number, group in enumerate(layout.groups):
             for slot, name in enumerate(group.layers):
                 backend = self._backends[name]
@@ -106,6 +131,9 @@ class Worker:
             page=layout.page,
             device=self._platform.device,
             logprobs_mode=self._config.device.logprobs_mode,
+            platform=self._platform,
+            lead=self._config.schedule.depth + self._config.schedule.burst,
+            eager=self._config.device.enforce_eager,
         )
 
     def forward(self, plan: StepPlan) -> None:
@@ -114,7 +142,7 @@ class Worker:
         self._tokens += plan.tokens * plan.repeat
         self._runner.forward(plan)
 
-    def sample(self, masks: GrammarMasks | None) -> list[DoneTicket]:
+    def sample(self, masks: GrammarMasks | None) -> list[Ticket]:
         assert self._runner is not None, "sample before build"
         return self._runner.sample(masks)
 
