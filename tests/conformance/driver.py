@@ -71,7 +71,7 @@ class Sequence:
         )
         metas = [self.backend.plan(batch, spec, group) for group, spec in enumerate(self.specs)]
         with running(Step(batch, self.bound, metas)):
-            hidden = self.model(batch.ids)
+            hidden = self.model.forward(batch.ids)
         return self.model.logits(hidden.last)
 
     def chunked(self, ids: list[int], size: int) -> Tensor:

@@ -7,6 +7,7 @@ are one joint, so that a device can make one kernel of it.
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -54,7 +55,7 @@ class LayerAttention:
     rope: tuple[Tensor, Tensor] | None = None
     shares: str | None = None
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, int, int]:
         """Widths of q, k and v in the packed row; k and v are 0 wide where another layer's cache is read."""
         if self.shares is not None:

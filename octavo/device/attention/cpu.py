@@ -5,6 +5,7 @@ that storing is one write a layer and gathering copies whole pages. Rows are gat
 keys and values still lie in L2 when they are read.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,29 +27,49 @@ GATHER = 1536
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Chunk:
-    """Decode rows start <= i < stop of the step, at most ``length`` keys each from a row's first page on.
+class Held:
+    """What the cache holds of some rows: a copy of their pages, or one row's own where they follow one another.
 
-    pages int64[rows * n], n for each row; ``first``: where those of a single row begin, if they follow one another.
+    pages int64[rows * n]; target [rows * n, page * w], the copy; keys [rows, Hk, length, D] and values
+    [rows, Hk, length, Dv] are views of it. ``first``: the first of consecutive pages, else None. The copy is the same
+    memory for all layers, so its views are made once a step.
     """
+
+    pages: Tensor
+    target: Tensor
+    keys: Tensor
+    values: Tensor
+    first: int | None
+
+    def read(self, cache: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer."""
+        if self.first is None or not cache.is_contiguous():
+            torch.index_select(cache.flatten(1), 0, self.pages, out=self.target)
+            return self.keys, self.values
+        at = cache.storage_offset() + self.first * cache.stride(0)  # laid out as the copy would be
+        keys = cache.as_strided(self.keys.shape, self.keys.stride(), at)
+        at += self.values.storage_offset() - self.keys.storage_offset()
+        return keys, cache.as_strided(self.values.shape, self.values.stride(), at)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Chunk:
+    """Decode rows start <= i < stop of the step, with a mask where their lengths differ."""
 
     start: int
     stop: int
-    count: int
-    length: int
-    pages: Tensor
-    first: int | None
+    held: Held
     mask: Tensor | None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Piece:
-    """A row with a piece of prompt: tokens start <= i < stop of the step, ``length`` keys with its own at the end."""
+    """A row with a piece of prompt: tokens start <= i < stop of the step, behind ``before`` tokens that it looks at."""
 
     start: int
     stop: int
-    length: int
-    pages: Tensor
+    before: int
+    held: Held
     blocks: list[Block]
 
 
@@ -61,7 +82,6 @@ class CPUMeta:
     decodes: int
     chunks: list[Chunk]
     pieces: list[Piece]
-    buffer: Tensor
     turned: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
 
@@ -96,35 +116,44 @@ class CPUAttention:
         return KVCache(held.unflatten(1, (page, width)), page)
 
     def plan(self, batch: InputBatch, spec: KVSpec, group: int) -> CPUMeta:
-        kind, masks = self._kind, self._masks
+        masks = self._masks
         assert masks is not None, "a plan before any cache"
-        table, lens = batch.tables[group], batch.host_lens
+        table, lens, page = batch.tables[group].numpy(), batch.host_lens, batch.page
         firsts = np.zeros_like(lens)
         if spec.window is not None:  # pages that the window of a row's first query has left
-            firsts = np.maximum(lens - batch.host_takes + 1 - spec.window, 0) // batch.page
-        counts = -(-lens // batch.page) - firsts
-        seen = lens - firsts * batch.page
-        chunks = _chunks(table, lens, firsts, counts, seen, batch, spec.window, kind)
-        pieces = [
-            Piece(
-                start=int(batch.host_starts[row]),
-                stop=int(batch.host_starts[row] + batch.host_takes[row]),
-                length=int(seen[row]),
-                pages=table[row, firsts[row] : firsts[row] + counts[row]],
-                blocks=masks.blocks(int(batch.host_takes[row]), int(seen[row] - batch.host_takes[row]), spec.window),
-            )
-            for row in range(batch.decodes, len(lens))
-        ]
-        most = max([(chunk.stop - chunk.start) * chunk.count for chunk in chunks] + [len(p.pages) for p in pieces])
-        size = most * batch.page * spec.token_bytes
+            firsts = np.maximum(lens - batch.host_takes + 1 - spec.window, 0) // page
+        counts = -(-lens // page) - firsts
+        seen = lens - firsts * page
+        room = self._room(max(GATHER // page, int(counts.max())), page, spec)
+        chunks = []
+        for start, stop in _runs(counts[: batch.decodes], GATHER // page):
+            rows = slice(start, stop)
+            count, length = int(counts[rows].max()), int(seen[rows].max())
+            # padding repeats a row's own last page: other pages may hold what is not a number
+            at = firsts[rows, None] + np.minimum(np.arange(count), counts[rows, None] - 1)
+            held = _held(np.take_along_axis(table[rows], at, 1), length, room, spec)
+            mask = _mask(firsts[rows, None] * page + np.arange(length), lens[rows, None], spec.window)
+            chunks.append(Chunk(start, stop, held, None if mask is None else torch.from_numpy(mask).to(self._kind)))
+        pieces = []
+        for row in range(batch.decodes, len(lens)):
+            start, take, length = int(batch.host_starts[row]), int(batch.host_takes[row]), int(seen[row])
+            pages = table[row : row + 1, firsts[row] : firsts[row] + counts[row]]
+            blocks = masks.blocks(take, length - take, spec.window)
+            pieces.append(Piece(start, start + take, length - take, _held(pages, length, room, spec), blocks))
+        return CPUMeta(batch.positions[0], batch.slots[group], batch.decodes, chunks, pieces)
+
+    def _room(self, pages: int, page: int, spec: KVSpec) -> Tensor:
+        """Where pages are copied to: [pages, page, w]."""
+        size = pages * page * spec.token_bytes
         if size > len(self._buffer):
             self._buffer = torch.empty(next_power_of_two(size), dtype=torch.uint8)
-        buffer = self._buffer[:size].view(kind).view(most, -1)
-        return CPUMeta(batch.positions[0], batch.slots[group], batch.decodes, chunks, pieces, buffer)
+        return self._buffer[:size].view(self._kind).view(pages, page, -1)
 
     def attend(self, layer: LayerAttention, qkv: Tensor, cache: KVCache, meta: CPUMeta) -> Tensor:
+        tokens, stride = len(qkv), qkv.stride(0)
         q_width, k_width, _ = layer.sizes
-        heads = qkv[:, : q_width + k_width].unflatten(1, (-1, layer.head_dim))
+        dim = layer.head_dim
+        heads = qkv.as_strided((tokens, (q_width + k_width) // dim, dim), (stride, dim, 1))
         if layer.q_norm is not None:
             mine = heads[:, : layer.q_heads]
             mine.copy_(qk_norm(mine, layer.q_norm, layer.norm_eps))
@@ -138,93 +167,75 @@ class CPUAttention:
             rope_(heads, *turned)
         if k_width:
             store(cache.data, meta.slots, qkv[:, q_width:])
-        q = heads[:, : layer.q_heads]
         if not meta.pieces:
-            return _decode(layer, q, cache.data, meta).reshape(len(qkv), -1)
-        out = qkv.new_empty(len(qkv), layer.q_heads, layer.v_dim)
+            return _decode(layer, qkv, cache.data, meta).reshape(tokens, -1)
+        out = qkv.new_empty(tokens, layer.q_heads, layer.v_dim)
         if meta.chunks:
-            out[: meta.decodes] = _decode(layer, q[: meta.decodes], cache.data, meta).flatten(1, 2)
-        flat = cache.data.flatten(1)
+            out[: meta.decodes] = _decode(layer, qkv, cache.data, meta).flatten(1, 2)
         for piece in meta.pieces:
             span = slice(piece.start, piece.stop)
-            if k_width and piece.length == piece.stop - piece.start:  # nothing before it: its own are all
-                tokens = qkv[None, span, q_width:]
+            if k_width and not piece.before:  # its own are all
+                keys, values = _split(qkv[None, span, q_width:], layer.kv_heads, dim, layer.v_dim)
             else:
-                gathered = torch.index_select(flat, 0, piece.pages, out=meta.buffer[: len(piece.pages)])
-                tokens = gathered.view(1, -1, cache.data.shape[2])
-            keys, values = _heads(layer, tokens, piece.length)
-            out[span] = prefill(q[span], keys[0], values[0], piece.blocks, layer.scale, layer.softcap, layer.sinks)
+                keys, values = piece.held.read(cache.data)
+            q = heads[span, : layer.q_heads]
+            out[span] = prefill(q, keys[0], values[0], piece.blocks, layer.scale, layer.softcap, layer.sinks)
         return out.flatten(1)
 
 
-def _decode(layer: LayerAttention, q: Tensor, cache: Tensor, meta: CPUMeta) -> Tensor:
-    """q [b, Hq, D] of the step's decode rows -> [b, Hk, group, Dv]."""
-    q = q.unflatten(1, (layer.kv_heads, -1))
-    flat = cache.flatten(1)
+def _decode(layer: LayerAttention, qkv: Tensor, cache: Tensor, meta: CPUMeta) -> Tensor:
+    """The step's decode rows -> [b, Hk, group, Dv]."""
+    heads, dim = layer.kv_heads, layer.head_dim
+    group = layer.q_heads // heads
+    q = qkv.as_strided((meta.decodes, heads, group, dim), (qkv.stride(0), group * dim, dim, 1))
     out = []
     for chunk in meta.chunks:
-        rows = chunk.stop - chunk.start
-        if chunk.first is not None and flat.is_contiguous():
-            gathered = flat[chunk.first : chunk.first + chunk.count]
-        else:
-            gathered = torch.index_select(flat, 0, chunk.pages, out=meta.buffer[: rows * chunk.count])
-        keys, values = _heads(layer, gathered.view(rows, -1, cache.shape[2]), chunk.length)
-        mine = q[chunk.start : chunk.stop]
+        keys, values = chunk.held.read(cache)
+        mine = q if len(meta.chunks) == 1 else q[chunk.start : chunk.stop]
         out.append(decode(mine, keys, values, chunk.mask, layer.scale, layer.softcap, layer.sinks))
     return out[0] if len(out) == 1 else torch.cat(out)
 
 
-def _heads(layer: LayerAttention, tokens: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """What tokens keep, [rows, n, w], as keys [rows, Hk, length, D] and values [rows, Hk, length, Dv]."""
-    heads, dim, v_dim = layer.kv_heads, layer.head_dim, layer.v_dim
-    tokens = tokens[:, :length]
+def _held(pages: np.ndarray, length: int, room: Tensor, spec: KVSpec) -> Held:
+    """Of int[rows, n] pages and the first ``length`` tokens on them."""
+    rows, count = pages.shape
+    target = room[: rows * count]
+    keys, values = _split(target.view(rows, -1, room.shape[2])[:, :length], spec.kv_heads, spec.k_dim, spec.v_dim)
+    consecutive = rows == 1 and bool((np.diff(pages[0]) == 1).all())
+    return Held(
+        torch.from_numpy(pages.astype(np.int64).ravel()),
+        target.flatten(1),
+        keys,
+        values,
+        int(pages[0, 0]) if consecutive else None,
+    )
+
+
+def _split(tokens: Tensor, heads: int, dim: int, v_dim: int) -> tuple[Tensor, Tensor]:
+    """What tokens keep, [rows, n, w], as keys [rows, Hk, n, D] and values [rows, Hk, n, Dv]."""
     keys = tokens[..., : heads * dim].unflatten(-1, (heads, dim))
     values = tokens[..., heads * dim :].unflatten(-1, (heads, v_dim))
     return keys.transpose(1, 2), values.transpose(1, 2)
 
 
-def _chunks(
-    table: Tensor,
-    lens: np.ndarray,
-    firsts: np.ndarray,
-    counts: np.ndarray,
-    seen: np.ndarray,
-    batch: InputBatch,
-    window: int | None,
-    kind: torch.dtype,
-) -> list[Chunk]:
-    """Decode rows in runs whose gathered keys are at most ``GATHER`` tokens."""
-    page, chunks, start = batch.page, [], 0
-    host = table.numpy()
-    while start < batch.decodes:
-        count = int(counts[start])
-        stop = min(batch.decodes, start + max(1, GATHER // (count * page)))
-        while counts[start:stop].max() > count:  # windows leave different numbers of pages
-            count = int(counts[start:stop].max())
-            stop = min(stop, start + max(1, GATHER // (count * page)))
-        rows = np.arange(start, stop)
-        # padding repeats a row's own last page: other pages may hold what is not a number
-        at = firsts[rows][:, None] + np.minimum(np.arange(count), counts[rows][:, None] - 1)
-        pages = host[rows[:, None], at].astype(np.int64).ravel()
-        length = int(seen[rows].max())
-        key = firsts[rows][:, None] * page + np.arange(length)
-        hidden = key >= lens[rows][:, None]
-        if window is not None:
-            hidden |= key < lens[rows][:, None] - window
-        mask = None
-        if hidden.any():
-            mask = torch.from_numpy(np.where(hidden, np.float32("-inf"), np.float32(0))).to(kind)[:, None, None]
-        consecutive = len(rows) == 1 and bool((np.diff(pages) == 1).all())
-        chunks.append(
-            Chunk(
-                start=start,
-                stop=stop,
-                count=count,
-                length=length,
-                pages=torch.from_numpy(pages),
-                first=int(pages[0]) if consecutive else None,
-                mask=mask,
-            )
-        )
+def _runs(counts: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
+    """Cut rows into runs (start, stop) of ``most`` pages, each padded to the widest of its run; one row at least."""
+    start = 0
+    while start < len(counts):
+        count, stop = 0, len(counts)
+        while (widest := int(counts[start:stop].max())) > count:  # windows leave rows with different numbers of pages
+            count = widest
+            stop = min(stop, start + max(1, most // count))
+        yield start, stop
         start = stop
-    return chunks
+
+
+def _mask(keys: np.ndarray, lens: np.ndarray, window: int | None) -> np.ndarray | None:
+    """Of positions [rows, length] of keys: float32 [rows, 1, 1, length] that hides those a row of length ``lens``
+    [rows, 1] does not look at; None where there are none."""
+    hidden = keys >= lens
+    if window is not None:
+        hidden |= keys < lens - window
+    if not hidden.any():
+        return None
+    return np.where(hidden, np.float32("-inf"), np.float32(0))[:, None, None]

@@ -4,19 +4,18 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from octavo.device.layers.norm import RMSNorm
 from octavo.device.quant.base import LinearMethod
 
 
-class Embedding(nn.Module):
+class Embedding:
     """``scale`` multiplies what is looked up; rounded to the dtype first, as the models were trained.
     ``tied``: methods that multiply with this
     matrix, and may keep the only copy."""
 
     def __init__(self, vocab: int, hidden: int, scale: float, device: torch.device, dtype: torch.dtype):
-        super().__init__()
         self.size = (vocab, hidden)
         self.scale = torch.tensor(scale, dtype=dtype).item()
         self.device, self.dtype = device, dtype
@@ -39,7 +38,7 @@ class Embedding(nn.Module):
         if self.lookup is not None:
             self.weight = None
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def __call__(self, ids: Tensor) -> Tensor:
         """int [T] -> [T, H]."""
         if self.lookup is not None:
             x = self.lookup(ids)
@@ -49,14 +48,13 @@ class Embedding(nn.Module):
         return x if self.scale == 1.0 else x.mul_(self.scale)
 
 
-class Head(nn.Module):
+class Head:
     """Norm and product with the vocabulary's matrix."""
 
     def __init__(self, norm: RMSNorm, method: LinearMethod, softcap: float | None):
-        super().__init__()
         self.norm, self.method, self.softcap = norm, method, softcap
 
-    def forward(self, hidden: Tensor) -> Tensor:
+    def __call__(self, hidden: Tensor) -> Tensor:
         """[N, H] -> float32 [N, V]."""
         logits = self.method.apply(self.norm(hidden)).float()
         if self.softcap is None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from octavo.config.facts import RopeFacts
 from octavo.device.attention.base import LayerAttention
@@ -20,7 +20,7 @@ from octavo.device.layers.norm import RMSNorm
 from octavo.device.layers.rope import table
 from octavo.device.quant.base import LinearSpec, Scheme
 
-M = TypeVar("M", bound=nn.Module)
+M = TypeVar("M")
 
 
 class Owner(Protocol):
@@ -186,9 +186,9 @@ class Kit:
         tied.tied.append(shared.scheme.linear(spec, shared.device, shared.dtype))
         return Head(norm, tied.tied[-1], softcap)
 
-    def stack(self, name: str, count: int, make: Callable[["Kit", int], M]) -> nn.ModuleList:
+    def stack(self, name: str, count: int, make: Callable[["Kit", int], M]) -> list[M]:
         """``count`` layers, each made at its own place."""
-        return nn.ModuleList(make(self.at(name, i), i) for i in range(count))
+        return [make(self.at(name, i), i) for i in range(count)]
 
     def _method(self, names: Sequence[str], inner: int, outs: Sequence[int], **joints):
         shared = self._shared

@@ -1,19 +1,18 @@
 """A linear and its joints: a norm before it, a gated activation or a norm after it, an addition into the residual."""
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from octavo.device.kernels.activation import gated
 from octavo.device.layers.norm import RMSNorm
 from octavo.device.quant.base import LinearMethod
 
 
-class Linear(nn.Module):
+class Linear:
     """What the method does not take is composed here, in this order: norm, product, activation, post norm, addition."""
 
     def __init__(
         self, method: LinearMethod, *, norm: RMSNorm | None = None, act: str | None = None, post: RMSNorm | None = None
     ):
-        super().__init__()
         assert post is None or "add" not in method.takes, "the addition comes after the post norm"
         self.method = method
         self.norm = norm
@@ -21,7 +20,7 @@ class Linear(nn.Module):
         self.post = post
         self.adds = "add" in method.takes
 
-    def forward(self, x: Tensor, add: Tensor | None = None) -> Tensor:
+    def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
         """x [T, K] -> [T, N] (half of N with an activation), plus ``add`` where given."""
         if self.norm is not None:
             x = self.norm(x)

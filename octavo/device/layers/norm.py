@@ -1,19 +1,18 @@
 """RMS norm as a layer."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from octavo.device.kernels.norm import FEW, pair, rms_norm, rms_norm_paired
 
 
-class RMSNorm(nn.Module):
+class RMSNorm:
     """``offset``: the checkpoint stores the weight less this (Gemma: 1); such a weight is kept in float32, since the
     sum would lose the bits that the offset was meant to save. The weight's storage never moves."""
 
     weight: Tensor
 
     def __init__(self, size: int, eps: float, offset: float, device: torch.device, dtype: torch.dtype):
-        super().__init__()
         self.eps, self.offset = eps, offset
         self.weight = torch.empty(size, dtype=torch.float32 if offset else dtype, device=device)
         self.few = FEW if device.type == "cpu" and dtype != torch.float32 else 0
@@ -32,7 +31,7 @@ class RMSNorm(nn.Module):
         if self.few:
             self.paired = pair(self.weight)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         """[T, H] -> [T, H]."""
         if x.shape[0] <= self.few:
             return rms_norm_paired(x, self.paired, self.signs, self.eps)

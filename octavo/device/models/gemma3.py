@@ -1,18 +1,17 @@
 """Gemma 3, its text part: windowed and full layers mixed, q/k norms, norms after as well as before each half.
 https://arxiv.org/abs/2503.19786"""
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from octavo.config.facts import ModelFacts
 from octavo.device.layers.kit import Kit
 from octavo.device.models.base import CausalLM
 
 
-class Layer(nn.Module):
+class Layer:
     """One decoder layer."""
 
     def __init__(self, f: ModelFacts, kit: Kit, index: int):
-        super().__init__()
         a, m = kit.at("self_attn"), kit.at("mlp")
         q, kv = f.q_heads * f.head_dim, f.kv_heads * f.head_dim
 
@@ -37,7 +36,7 @@ class Layer(nn.Module):
         self.up = m.fused(["gate_proj", "up_proj"], f.hidden, [f.ffn] * 2, norm=before, act=f.act)
         self.down = m.row("down_proj", f.ffn, f.hidden, post=norm(kit, "post_feedforward_layernorm"))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         """The residual stream [T, H] -> [T, H]."""
         x = self.out(self.attend(self.qkv(x)), add=x)
         return self.down(self.up(x), add=x)

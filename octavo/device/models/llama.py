@@ -1,17 +1,16 @@
 """Llama: pre-norm, rotary grouped-query attention, gated MLP. https://arxiv.org/abs/2307.09288"""
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from octavo.config.facts import ModelFacts
 from octavo.device.layers.kit import Kit
 from octavo.device.models.base import CausalLM
 
 
-class Layer(nn.Module):
+class Layer:
     """One decoder layer."""
 
     def __init__(self, f: ModelFacts, kit: Kit, index: int):
-        super().__init__()
         a, m = kit.at("self_attn"), kit.at("mlp")
         q, kv = f.q_heads * f.head_dim, f.kv_heads * f.head_dim
         norm = kit.norm("input_layernorm", f.hidden)
@@ -34,7 +33,7 @@ class Layer(nn.Module):
         """What a relative's attention has besides."""
         return {}
 
-    def forward(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         """The residual stream [T, H] -> [T, H]."""
         x = self.out(self.attend(self.qkv(x)), add=x)
         return self.down(self.up(x), add=x)

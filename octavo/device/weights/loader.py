@@ -35,7 +35,7 @@ def load(section: ModelSection, device: torch.device, dtype: torch.dtype) -> Cau
     scheme = SCHEMES.load(section.quantization or "none")()
     kit = Kit(device=device, dtype=dtype, scheme=scheme, eps=facts.norm_eps, positions=facts.max_positions)
     kind = MODELS.load(facts.architecture)
-    model = kind(facts, kit).eval()
+    model = kind(facts, kit)
     source = _source(section, {name: slot.shape for name, slot in kit.slots.items()})
     try:
         names = _match(source, kit, kind)

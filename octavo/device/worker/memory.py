@@ -1,6 +1,6 @@
 """How much memory the KV cache may take: what is free, less what a step needs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 
@@ -18,21 +18,28 @@ TRIAL = 128
 
 
 def weight_bytes(model: CausalLM) -> int:
-    """Bytes of the model's tensors, wherever its layers and their methods keep them, each once."""
+    """Bytes of the tensors that the model, its layers and their methods hold, each once."""
     found: dict[int, int] = {}
-    for module in model.modules():
-        held = list(vars(module).values())
-        held += [part for value in held if type(value).__module__.startswith("octavo.") for part in _parts(value)]
-        for value in (*held, *module.parameters(False), *module.buffers(False)):
-            if isinstance(value, torch.Tensor):
-                strided = value.layout == torch.strided
-                found[value.data_ptr() if strided else id(value)] = value.numel() * value.element_size()
+    seen: set[int] = set()
+    pending: list[object] = [model]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, torch.Tensor):
+            key = value.data_ptr() if value.layout == torch.strided else id(value)
+            found[key] = value.numel() * value.element_size()
+        elif id(value) not in seen:
+            seen.add(id(value))
+            pending += _parts(value)
     return sum(found.values())
 
 
-def _parts(value: object) -> list[object]:
-    """What an object that is no module holds."""
-    return [] if isinstance(value, torch.nn.Module) else list(getattr(value, "__dict__", {}).values())
+def _parts(value: object) -> Iterable[object]:
+    """What a collection or an object of this package holds."""
+    if isinstance(value, dict):
+        return value.values()
+    if isinstance(value, list | tuple):
+        return value
+    return vars(value).values() if type(value).__module__.startswith("octavo.") and hasattr(value, "__dict__") else ()
 
 
 def activation_bytes(
