@@ -146,6 +146,7 @@ class EngineCore:
             self.watchdog.close()
         if self._worker is not None:
             self._worker.close()
+            self._worker = None  # who keeps a closed engine does not keep its weights
         self.dead = self.dead or "the engine is closed"
 
     # The loop.

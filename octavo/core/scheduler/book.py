@@ -49,7 +49,8 @@ class Book:
         self.bulky = 0
         self._order: Ints | None = None
         self._arrivals = 0
-        self._deadlines: list[tuple[float, int, Request]] = []
+        #: By time: (deadline, arrival, key). Who ended stays until it surfaces, so an entry keeps no request alive.
+        self._deadlines: list[tuple[float, int, tuple[int, int]]] = []
 
     @property
     def order(self) -> Ints:
@@ -68,7 +69,7 @@ class Book:
             request.many_stops = frozenset(wire.stops)
         self.live[request.key] = request
         if wire.deadline is not None:
-            heapq.heappush(self._deadlines, (wire.deadline, self._arrivals, request))
+            heapq.heappush(self._deadlines, (wire.deadline, self._arrivals, request.key))
         return request
 
     def abort(self, client: int, handles: Iterable[int], reason: AbortReason) -> None:
@@ -90,14 +91,23 @@ class Book:
 
     def next_deadline(self) -> float | None:
         """When somebody's time is up, on the monotonic clock."""
-        while self._deadlines and self._deadlines[0][2].state is State.DONE:
+        while self._deadlines and self._first_due() is None:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
+
+    def _first_due(self) -> Request | None:
+        """Whose deadline comes first; None where it has ended (its key may be somebody else's by now)."""
+        _, arrival, key = self._deadlines[0]
+        request = self.live.get(key)
+        return request if request is not None and request.rank[-1] == arrival else None
 
     def expire(self, now: float) -> None:
         """End everybody whose deadline has passed."""
         while (deadline := self.next_deadline()) is not None and deadline <= now:
-            self._abort(heapq.heappop(self._deadlines)[2], AbortReason.DEADLINE)
+            request = self._first_due()
+            assert request is not None
+            heapq.heappop(self._deadlines)
+            self._abort(request, AbortReason.DEADLINE)
 
     def fail(self, request: Request, error: str) -> None:
         self.counters.failed += 1

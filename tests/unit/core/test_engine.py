@@ -2,6 +2,7 @@
 
 import threading
 import time
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -477,9 +478,13 @@ def test_close_twice_and_then_nothing():
     core = make({"latency": 0.01}, depth=2)
     core.add([ask(0)])
     core.poll()
+    worker = core.worker
     core.close()
     core.close()
-    assert core.worker.closed
+    assert worker.closed
+    held = weakref.ref(worker)
+    del worker
+    assert held() is None, "a closed engine keeps its weights"
     with pytest.raises(EngineDead, match="closed"):
         core.poll()
 
