@@ -104,7 +104,7 @@ class Stream:
 
 
 class AsyncEngine:
-    """Built once an engine core is started (``ready`` is its answer); used from one event loop.
+    """Built once an engine core is started (``ready`` is its answer); used from one event loop at a time.
 
     ``core`` is a ``ProcessClient``, or an engine core in this process, which then gets a thread of its own.
     ``tokenizer`` and ``chat`` are None for an engine that takes and gives ids only.
@@ -136,11 +136,13 @@ class AsyncEngine:
 
     def attach(self) -> None:
         """Read the core's replies on the running loop. ``submit`` does it too; a server does it at start, so that it
-        learns of the core's death while nobody asks for anything."""
+        learns of the core's death while nobody asks for anything. A closed loop may be followed by another; raises
+        ``RuntimeError`` where the first one still lives."""
         loop = asyncio.get_running_loop()
         if self._loop is loop:
             return
-        assert self._loop is None, "an AsyncEngine belongs to one event loop"
+        if self._loop is not None and not self._loop.is_closed():
+            raise RuntimeError("this engine is used from another event loop already")
         self._loop = loop
         loop.add_reader(self._core.fd, self._read)
         loop.call_soon(self._read)

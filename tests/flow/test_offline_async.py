@@ -104,3 +104,17 @@ def test_an_engine_that_is_killed(tmp_path):
             assert llm.errored
 
     run(main())
+
+
+def test_one_loop_after_another_but_not_two_at_once(tmp_path, inline):
+    async def one(llm):
+        return [output async for output in llm.generate([5], SamplingParams(max_tokens=2, seed=1))][-1].finished
+
+    async def nested(llm):
+        assert await one(llm)
+        with pytest.raises(RuntimeError, match="another event loop"):
+            await asyncio.to_thread(asyncio.run, one(llm))
+
+    with AsyncLLM.from_config(config(tmp_path), inline=inline) as llm:
+        assert asyncio.run(one(llm))
+        run(nested(llm))
