@@ -15,13 +15,21 @@ from octavo.bench import report
 from octavo.bench.workloads import Workload
 from octavo.params import RequestOutputKind, SamplingParams
 
+#: Counters of the engine that tell where a run's seconds went.
+COUNTS = ("steps", "busy_seconds", "plan_seconds", "launch_seconds")
+
 
 def throughput(workloads: Sequence[Workload], engine: dict[str, Any], repeats: int, label: str) -> list[dict[str, Any]]:
     """Run each workload ``repeats`` times; one record each, of the best run and the median.
 
     ``engine``: keyword arguments of ``LLM``. Raises what building the engine raises.
     """
-    return [_apart(_throughput, work, engine, repeats, label) for work in workloads]
+    return [record for work in workloads for record in _apart(_throughput, [work], engine, repeats, label)]
+
+
+def together(workloads: Sequence[Workload], engine: dict[str, Any], repeats: int, label: str) -> list[dict[str, Any]]:
+    """As ``throughput``, but all of them in one engine that is large enough for each: one start, one peak of memory."""
+    return _apart(_throughput, workloads, engine, repeats, label)
 
 
 def latency(work: Workload, engine: dict[str, Any], warmups: int, repeats: int, label: str) -> dict[str, Any]:
@@ -29,8 +37,8 @@ def latency(work: Workload, engine: dict[str, Any], warmups: int, repeats: int, 
     return _apart(_latency, work, engine, warmups, repeats, label)
 
 
-def _apart(function: Any, *args: Any) -> dict[str, Any]:
-    """``function(*args)`` in a fresh process, its record back; its error is raised here."""
+def _apart(function: Any, *args: Any) -> Any:
+    """``function(*args)`` in a fresh process, its answer back; its error is raised here."""
     context = multiprocessing.get_context("spawn")
     receive, send = context.Pipe(duplex=False)
     child = context.Process(target=_child, args=(send, sys.argv, function, args))
@@ -55,13 +63,13 @@ def _child(send: Any, argv: list[str], function: Any, args: tuple) -> None:
         send.send(("error", error))
 
 
-def _build(work: Workload, engine: dict[str, Any]) -> tuple[Any, float]:
+def _build(works: Sequence[Workload], engine: dict[str, Any]) -> tuple[Any, float]:
     from octavo.llm import LLM
 
     begin = time.perf_counter()
     wanted = {
-        "max_num_seqs": work.running,
-        "max_model_len": max(work.longest + 16, 64),
+        "max_num_seqs": max(work.running for work in works),
+        "max_model_len": max(*(work.longest + 16 for work in works), 64),
         "enable_prefix_caching": False,
         "skip_tokenizer_init": True,
     }
@@ -94,11 +102,17 @@ def _run(llm: Any, prompts: list, params: list[SamplingParams]) -> tuple[float, 
     after = llm.stats()
     made = sum(len(one.outputs[0].token_ids) for one in outputs)
     assert made == sum(one.max_tokens or 0 for one in params), "an answer ended early"
-    return seconds, made, {name: after[name] - before[name] for name in ("steps", "busy_seconds", "plan_seconds")}
+    return seconds, made, {name: after[name] - before[name] for name in COUNTS}
 
 
-def _throughput(work: Workload, engine: dict[str, Any], repeats: int, label: str) -> dict[str, Any]:
-    llm, start = _build(work, engine)
+def _throughput(works: Sequence[Workload], engine: dict[str, Any], repeats: int, label: str) -> list[dict[str, Any]]:
+    llm, start = _build(works, engine)
+    records = [_measure(llm, start, work, repeats, label) for work in works]
+    llm.close()
+    return records
+
+
+def _measure(llm: Any, start: float, work: Workload, repeats: int, label: str) -> dict[str, Any]:
     prompts, params = _batch(work, llm.ready.vocab)
     # One short round first: thread pools, allocator and kernel choice belong to no run.
     _run(llm, prompts[:1], [params[0].clone(max_tokens=2)])
@@ -126,12 +140,13 @@ def _throughput(work: Workload, engine: dict[str, Any], repeats: int, label: str
         "start_s": round(start, 3),
         "load": round(os.getloadavg()[0], 2),
     }
-    llm.close()
+    if llm.config.device.platform != "cpu":  # where launching is not the computing
+        values["host_us_per_step"] = round((counts["plan_seconds"] + counts["launch_seconds"]) / steps * 1e6, 1)
     return report.record(**values)
 
 
 def _latency(work: Workload, engine: dict[str, Any], warmups: int, repeats: int, label: str) -> dict[str, Any]:
-    llm, _ = _build(work, engine)
+    llm, _ = _build([work], engine)
     prompts, params = _batch(work, llm.ready.vocab)
     for _ in range(warmups):
         _run(llm, prompts, params)

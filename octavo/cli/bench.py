@@ -20,6 +20,7 @@ COLUMNS = [
     "first_seconds",
     "step_ms",
     "plan_us_per_step",
+    "host_us_per_step",
     "peak_rss_mb",
     "start_s",
 ]
@@ -32,6 +33,9 @@ def parser() -> Parser:
     throughput = kinds.add_parser("throughput", help="offline workloads, each in a process of its own")
     throughput.add_argument("--workload", nargs="+", default=["cpu"], help="names, or cpu, gpu, all (cpu)")
     throughput.add_argument("--repeats", type=int, default=3, help="runs of each; the best and the median count (3)")
+    throughput.add_argument(
+        "--one-engine", action="store_true", help="all workloads in one engine: a start less for each"
+    )
     throughput.add_argument("--list", action="store_true", help="print the workloads and what they are")
 
     latency = kinds.add_parser("latency", help="seconds for one batch, as percentiles")
@@ -101,9 +105,10 @@ def _throughput(args: Namespace) -> list[dict[str, Any]]:
     engine, label = _engine(args)
     works = [replace(work, seed=args.seed_prompts) for work in workloads.pick(args.workload)]
     records = []
-    for work in works:
-        records += offline.throughput([work], engine, args.repeats, label)
-        print(json.dumps(records[-1]), flush=True)
+    for group in [works] if args.one_engine else [[work] for work in works]:
+        found = (offline.together if args.one_engine else offline.throughput)(group, engine, args.repeats, label)
+        print("\n".join(json.dumps(one) for one in found), flush=True)
+        records += found
     print(report.machine())
     print(report.table(records, COLUMNS))
     return records

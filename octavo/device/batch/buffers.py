@@ -58,9 +58,10 @@ class HostMirror:
         self.host: np.ndarray = np.full(shape, fill, dtype) if fill else np.zeros(shape, dtype)
         self._shared = shared(device)
         self._dirty = False
-        self.device = torch.from_numpy(self.host)
-        if not self._shared:
-            self.device = self.device.to(device, copy=True)
+        if self._shared:
+            self.device = torch.from_numpy(self.host)
+        else:
+            self.device = torch.full(tuple(shape), fill, dtype=_TORCH[np.dtype(dtype)], device=device)
 
     def edit(self) -> np.ndarray:
         """The host's array, to be written to now."""
