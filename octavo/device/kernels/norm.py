@@ -3,18 +3,51 @@
 import torch
 from torch import Tensor
 
+from octavo.common.math import next_power_of_two
+from octavo.device.kernels.launch import AFTER, launch
+
 #: Most rows for which ``rms_norm_paired`` is the faster one.
 FEW = 16
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x [..., H], weight [H] -> x's dtype, computed in float32 and rounded once; ``weight`` may be float32 beside a
-    narrower x. In place on one wide copy, which on a CPU is faster than ``torch.rms_norm`` of many narrow rows."""
-    if x.dtype == torch.float32 or (x.is_cuda and x.dtype == weight.dtype):
-        return torch.rms_norm(x, weight.shape, weight, eps)
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """x [..., H], weight [H] (None for ones) -> x's dtype, computed in float32 and rounded once; ``weight`` may be
+    float32 beside a narrower x."""
+    if x.is_cuda and x.dim() == 2:
+        return rms_norm_triton(x, weight, eps)
+    return rms_norm_torch(x, weight, eps)
+
+
+def rms_norm_torch(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """In place on one wide copy, which on a CPU is faster than ``torch.rms_norm`` of many narrow rows."""
+    if x.dtype == torch.float32:
+        return torch.rms_norm(x, x.shape[-1:], weight, eps)
     wide = x.float()
     scale = wide.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
-    return wide.mul_(scale).mul_(weight).to(x.dtype)
+    wide.mul_(scale)
+    return (wide if weight is None else wide.mul_(weight)).to(x.dtype)
+
+
+def rms_norm_triton(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    from octavo.device.kernels.triton import norm as kernels
+
+    rows, width = x.shape
+    out = torch.empty(rows, width, dtype=x.dtype, device=x.device)
+    launch(
+        kernels.rms,
+        (rows,),
+        x,
+        x if weight is None else weight,
+        out,
+        x.stride(0),
+        H=width,
+        HP=next_power_of_two(width),
+        GAIN=weight is not None,
+        EPS=eps,
+        pdl=AFTER,
+        num_warps=4 if width <= 4096 else 8,
+    )
+    return out
 
 
 def pair(weight: Tensor) -> Tensor:

@@ -15,6 +15,9 @@ class Linear:
     ):
         assert post is None or "add" not in method.takes, "the addition comes after the post norm"
         self.method = method
+        if norm is not None and "norm" in method.takes:
+            method.join(norm)
+            norm = None
         self.norm = norm
         self.act = None if "act" in method.takes else act
         self.post = post

@@ -27,13 +27,23 @@ class LinearSpec:
         return sum(self.outs)
 
 
+class Norm(Protocol):
+    """An RMS norm: its weight, which is final when the model is loaded, and what is added to the mean square."""
+
+    weight: Tensor
+    eps: float
+
+
 class LinearMethod(Protocol):
     """The weights of one linear and its product.
 
-    ``takes``: the joints that ``apply`` does itself (``act``, ``add``); the layer composes the others.
+    ``takes``: the joints that ``apply`` does itself (``norm``, ``act``, ``add``); the layer composes the others.
     """
 
     takes: frozenset[str]
+
+    def join(self, norm: Norm) -> None:
+        """Put ``norm`` before the product. Only where it takes ``norm``."""
 
     def shapes(self) -> Mapping[str, Sequence[tuple[int, ...]]]:
         """Suffix of a checkpoint name (``weight``, ``bias``) -> the shape of each part."""

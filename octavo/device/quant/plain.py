@@ -1,18 +1,22 @@
 """Weights as they are in the checkpoint."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
+from octavo.device.kernels.joined import joined
 from octavo.device.kernels.linear import linear, linear_add, pack, packed_linear, packed_rows, packs
-from octavo.device.quant.base import LinearSpec
+from octavo.device.quant.base import LinearSpec, Norm
 
 
 class Plain:
     """No quantisation."""
 
     def linear(self, spec: LinearSpec, device: torch.device, dtype: torch.dtype) -> "PlainLinear":
+        if device.type == "cuda" and dtype != torch.float32 and find_spec("triton") is not None:
+            return JoinedLinear(spec, device, dtype)
         return PlainLinear(spec, device, dtype)
 
 
@@ -48,6 +52,9 @@ class PlainLinear:
             assert self.weight is not None
             self.weight = pack(self.weight)
 
+    def join(self, norm: Norm) -> None:
+        raise AssertionError("a method that takes no norm")
+
     def adopt(self, weight: Tensor) -> Callable[[Tensor], Tensor] | None:
         if not self.packs:
             self.weight = weight
@@ -62,3 +69,26 @@ class PlainLinear:
         if add is not None:
             return linear_add(x, self.weight, add)
         return linear(x, self.weight, self.bias)
+
+
+class JoinedLinear(PlainLinear):
+    """One matrix of all parts, multiplied by kernels that do all joints. The gain of a norm before it is multiplied
+    into the matrix by the first product, when all weights are loaded."""
+
+    def __init__(self, spec: LinearSpec, device: torch.device, dtype: torch.dtype):
+        super().__init__(spec, device, dtype)
+        self.packs = False
+        self.takes = frozenset({"norm", *(["act"] if spec.act else []), *(["add"] if spec.adds else [])})
+        self._norm: Norm | None = None
+        self._eps: float | None = None
+
+    def join(self, norm: Norm) -> None:
+        self._norm, self._eps = norm, norm.eps
+
+    def apply(self, x: Tensor, add: Tensor | None = None) -> Tensor:
+        assert self.weight is not None
+        if self._norm is not None:
+            gain, self._norm = self._norm.weight.float(), None
+            for part in self.weight.split(4096):
+                part.copy_(part.float().mul_(gain))
+        return joined(x, self.weight, self.bias, eps=self._eps, act=self.spec.act, add=add)

@@ -5,6 +5,7 @@ with a running maximum (https://arxiv.org/abs/2205.14135); long rows are cut int
 so that results do not depend on timing (https://arxiv.org/abs/2311.01282).
 """
 
+# ruff: noqa: SIM102 (a constexpr condition stands alone: what it leaves out is not compiled)
 import triton
 import triton.language as tl
 
@@ -355,7 +356,7 @@ def decode(
                 m = tl.full([GP], NEVER, tl.float32)
                 total = tl.zeros([GP], tl.float32)
                 acc = tl.zeros([GP, DVP], tl.float32)
-                for i in range(0, splits):
+                for i in range(splits):
                     at = mine * SPLITS + i
                     mi = tl.load(stats + at * 2, mask=g < G, other=0.0, cache_modifier=".cg")
                     li = tl.load(stats + at * 2 + 1, mask=g < G, other=0.0, cache_modifier=".cg")
@@ -396,8 +397,8 @@ def merge(
     dv = tl.arange(0, DVP)
     i = tl.arange(0, SPLITS)
     length = tl.load(lens + row).to(tl.int32)
-    low, end, first, tiles = _span(length, window, OWN, TILE, WINDOW)
-    per, splits = _shares(tiles, SPLITS)
+    _low, _end, _first, tiles = _span(length, window, OWN, TILE, WINDOW)
+    _per, splits = _shares(tiles, SPLITS)
     token = row.to(tl.int64)
     idle = length <= 0
     if MIXED:

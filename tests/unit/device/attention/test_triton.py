@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from octavo.device.attention.cpu import CPUAttention
 from octavo.device.attention import triton
+from octavo.device.attention.cpu import CPUAttention
 from octavo.device.attention.triton import Decode, TritonAttention
 from tests.paged import Case, outputs
 from tests.unit.device.kernels.interpreter import interpreted
