@@ -32,6 +32,8 @@ _log = logger(__name__)
 _LONG_TEXT = 16384
 #: Seconds beyond a step's own limit that the core may take to answer an ``add``.
 _ADMIT_GRACE = 30.0
+#: A core that is silent for so many times ``step_timeout``, with requests open, will not speak any more.
+_GIVE_UP = 5
 
 __all__ = ["AsyncEngine", "Finished", "Observer", "Stream"]
 
@@ -131,6 +133,9 @@ class AsyncEngine:
         self._stats: list[Callable[[StepStats], None]] = []
         self._mourners: list[Callable[[str], None]] = []
         self._drained: asyncio.Event | None = None
+        #: When the core last spoke, or was first asked.
+        self._heard = time.monotonic()
+        self._listener: asyncio.TimerHandle | None = None
 
     # -- life --
 
@@ -146,6 +151,14 @@ class AsyncEngine:
         self._loop = loop
         loop.add_reader(self._core.fd, self._read)
         loop.call_soon(self._read)
+
+    @property
+    def stalled(self) -> str | None:
+        """A sentence where the core makes no progress: its watchdog says so, or requests are open and it is silent."""
+        silence = time.monotonic() - self._heard
+        if self._core.stalled is None and self._desk and silence > self.config.schedule.step_timeout:
+            return f"it has told nothing for {silence:.0f} seconds"
+        return self._core.stalled
 
     @property
     def open_requests(self) -> int:
@@ -166,6 +179,9 @@ class AsyncEngine:
         """Abort what is open and stop the core within ``deadline`` seconds. May be called twice."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self._core.fd)
+        if self._listener is not None:
+            self._listener.cancel()
+            self._listener = None
         self._loop = None
         if self.dead is None:
             self.dead = "the engine was closed"
@@ -234,7 +250,10 @@ class AsyncEngine:
         request_id = request_id or uuid.uuid4().hex
         group = Group(request_id, prompt.text, prompt.ids, params, self.tokenizer, handles, arrival)
         stream = Stream(self, group)
+        if not self._desk:
+            self._heard = time.monotonic()
         self._desk.open(group)
+        self._listen()
         try:
             self._core.add(requests)
         except EngineDead as error:
@@ -316,6 +335,7 @@ class AsyncEngine:
             return
         try:
             for reply in self._core.poll(0.0):
+                self._heard = time.monotonic()
                 over = self._desk.read(reply)
                 if over:
                     self._core.abort(over, AbortReason.STOP_STRING)
@@ -325,6 +345,21 @@ class AsyncEngine:
         except EngineDead as error:
             self._die(str(error))
         self._note_drained()
+
+    def _listen(self) -> None:
+        """While requests are open: see that the core speaks, a few times in its time for a step."""
+        if self._listener is None and self._loop is not None:
+            self._listener = self._loop.call_later(self.config.schedule.step_timeout / 4, self._check_silence)
+
+    def _check_silence(self) -> None:
+        self._listener = None
+        if not self._desk or self._loop is None or self.dead is not None:
+            return
+        silence, limit = time.monotonic() - self._heard, _GIVE_UP * self.config.schedule.step_timeout
+        if silence > limit:
+            self._die(f"it has told nothing for {silence:.0f} seconds")
+        else:
+            self._listen()
 
     def _close(self, group: Group) -> None:
         left = self._desk.close(group)

@@ -137,19 +137,23 @@ class Intake:
 
     def _bounded(self, text: str, keep: int | None, param: str) -> str:
         """The part of ``text`` that is worth tokenising. Raises ``BadRequest`` where it cannot fit, or is no text."""
-        longest = self._coder(param).longest
         if keep is not None:
             # What is before cannot reach the tokens that are kept: each covers at most ``longest`` characters.
-            text = text[-(keep + 1) * longest :]
-        elif len(text) > self.max_chars:
+            text = text[-(keep + 1) * self._coder(param).longest :]
+        else:
+            self.check_length(text, param)
+        check_text(text, param)
+        return text
+
+    def check_length(self, text: str, param: str = "prompt") -> None:
+        """Raises ``BadRequest`` for a text that cannot fit, however it is tokenised."""
+        if len(text) > self.max_chars:
             limit = self._ready.max_model_len
             raise BadRequest(
                 f"This model's maximum context length is {limit} tokens. However, your {param} has {len(text)} "
                 f"characters, more than {limit} tokens can hold ({self.max_chars}). Please shorten it.",
                 param,
             )
-        check_text(text, param)
-        return text
 
     def _in_vocabulary(self, ids: Sequence[int], param: str) -> None:
         if ids and (min(ids) < 0 or max(ids) >= self._ready.vocab):
@@ -192,10 +196,12 @@ class Intake:
             )
         limit = self._limit(len(prompt.ids), params, cap)
         stops, eos = self._stops(params)
+        sampling = self._sampling(params)
+        self._check_choice(params, stops, sampling.bad_words)
         common = EngineRequest(
             handle=0,
             tokens=pack_tokens(prompt.ids),
-            sampling=self._sampling(params),
+            sampling=sampling,
             limit=limit,
             min_length=min(len(prompt.ids) + params.min_tokens, limit) if params.min_tokens else 0,
             stops=stops,
@@ -251,6 +257,14 @@ class Intake:
             raise BadRequest(
                 f"extra_args has {str(next(iter(params.extra_args)))[:40]!r}, which nothing here reads", "extra_args"
             )
+
+    @staticmethod
+    def _check_choice(params: SamplingParams, stops: tuple[int, ...], bad_words: tuple[tuple[int, ...], ...]) -> None:
+        """Of the allowed ids one must be left."""
+        if params.allowed_token_ids:
+            banned = {word[0] for word in bad_words if len(word) == 1} | set(stops if params.min_tokens else ())
+            if banned.issuperset(params.allowed_token_ids):
+                raise BadRequest("bad_words and min_tokens leave none of allowed_token_ids", "allowed_token_ids")
 
     def _check_logprobs(self, name: str, asked: int | None) -> None:
         if asked is None:

@@ -224,7 +224,8 @@ class _House:
         self.service.end()
 
     def _died(self, reason: str) -> None:
-        self.status = 1
+        if self._ending is None:  # a signal to the whole group ends the engine too, which is no failure
+            self.status = 1
         asyncio.get_running_loop().call_later(MOURNING, self._end)
 
     def _end(self) -> None:

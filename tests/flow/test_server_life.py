@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import os
 import signal
 import socket
 import threading
@@ -264,6 +265,53 @@ def test_an_engine_that_hangs_does_not_hold_up_the_end(tmp_path):
         assert "shutting down" in second.text
         assert server.wait() == 0
         assert gone(engine)
+
+
+def test_a_step_that_hangs_is_told(tmp_path):
+    with served(tmp_path, "--step-timeout", "0.4", hang=3.0) as server:
+        server.ready()
+        asker = Asker(server, LONG | {"max_tokens": 3})
+        server.until("503", lambda: server.get("/health")[0] == 503, timeout=10)
+        status, body = server.post(TEXT, LONG)
+        assert status == 503
+        assert "stuck" in body["error"]["message"]
+        assert "stuck" in json.loads(server.get("/health")[1])["error"]["message"]
+        asker.done()
+
+
+def test_an_engine_that_is_stopped_is_given_up(tmp_path):
+    with served(tmp_path, "--step-timeout", "0.5", latency=0.03) as server:
+        server.ready()
+        engine = engine_of(server)
+        askers = [Asker(server, LONG | {"stream": stream}) for stream in (True, False)]
+        running(server, 2)
+        engine.suspend()
+        server.until("503", lambda: server.get("/health")[0] == 503, timeout=10)
+        for asker in askers:
+            assert "told nothing" in asker.done().text
+        assert askers[1].status == 503
+        assert server.wait() == 1
+        assert gone(engine)
+
+
+def test_an_engine_that_is_stopped_for_a_moment_goes_on(tmp_path):
+    with served(tmp_path, "--step-timeout", "1.5", latency=0.01) as server:
+        server.ready()
+        engine = engine_of(server)
+        asker = Asker(server, LONG | {"max_tokens": 100})
+        running(server, 1)
+        engine.suspend()
+        server.until("503", lambda: server.get("/health")[0] == 503, timeout=10)
+        engine.resume()
+        assert asker.done().status == 200
+        assert server.get("/health")[0] == 200
+
+
+def test_a_signal_to_the_whole_group_is_no_failure(tmp_path):
+    with served(tmp_path) as server:
+        server.ready()
+        os.killpg(server.process.pid, signal.SIGTERM)
+        assert server.wait() == 0
 
 
 def test_a_second_signal_ends_at_once(tmp_path):

@@ -19,6 +19,10 @@ class LoopPort(CorePort, Protocol):
     @property
     def fd(self) -> int: ...
 
+    @property
+    def stalled(self) -> str | None:
+        """What the core's watchdog says; None while there is progress."""
+
 
 class ThreadClient:
     """A ``LoopPort`` over an inline core that is started. The thread does nothing but ``poll``; ``add``, ``abort`` and
@@ -39,6 +43,10 @@ class ThreadClient:
     @property
     def fd(self) -> int:
         return self._receiver
+
+    @property
+    def stalled(self) -> str | None:
+        return getattr(self._core, "stalled", None)
 
     def start(self) -> Ready:
         return self._core.start()

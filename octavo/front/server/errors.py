@@ -41,6 +41,10 @@ class Unauthorized(RequestError):
     type = "AuthenticationError"
 
 
+class Stuck(EngineDead):
+    """The engine lives and makes no progress."""
+
+
 class Disconnected(Exception):
     """The client went away; nobody reads an answer."""
 
@@ -55,6 +59,8 @@ def describe(error: BaseException) -> ErrorInfo:
             return ErrorInfo(message, "BadRequestError", param, 400)
         case HTTPException():
             return ErrorInfo(_clean(str(error.detail)), _title(error.status_code), None, error.status_code)
+        case Stuck():
+            return ErrorInfo(f"the engine is stuck: {_clean(str(error))}", "ServiceUnavailableError", None, 503)
         case EngineDead():
             return ErrorInfo(f"the engine is gone: {_clean(str(error))}", "ServiceUnavailableError", None, 503)
         case OctavoError():

@@ -12,6 +12,7 @@ from octavo import __version__
 from octavo.common.log import logger
 from octavo.common.words import nearest
 from octavo.errors import BadRequest, EngineDead, NotFound, Unsupported
+from octavo.front.server.errors import Stuck
 from octavo.front.server.openai.schema import SamplingBody
 from octavo.front.server.options import Options
 from octavo.outputs import RequestOutput
@@ -109,6 +110,8 @@ class Service:
             raise EngineDead(self.engine.dead)
         if self.draining:
             raise EngineDead("the server is shutting down")
+        if self.engine.stalled is not None:
+            raise Stuck(self.engine.stalled)
 
     def log_request(self, scope: Scope, status: int, seconds: float) -> None:
         """With ``--enable-log-requests``: a line that says who and how long, never what."""
@@ -129,16 +132,18 @@ class Service:
             raise Unsupported("this server runs without a tokenizer (--skip-tokenizer-init)")
         return self.engine.tokenizer
 
-    async def render_chat(self, messages: list[dict[str, Any]], **options: Any) -> list[int]:
-        """Prompt ids of a conversation; a long one is rendered and tokenised off the loop."""
+    async def render_chat(self, size: int, messages: list[dict[str, Any]], **options: Any) -> list[int]:
+        """Prompt ids of a conversation; one of a long body (``size`` bytes), or by a template that nobody here has
+        seen before, is rendered and tokenised off the loop."""
         render = functools.partial(self.engine.render_chat, messages, **options)
-        if sum([len(str(message.get("content"))) for message in messages]) > LONG_TEXT:
+        if size > LONG_TEXT or options.get("chat_template") is not None:
             return await asyncio.to_thread(render)
         return render()
 
     async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Ids of a text; a long one is tokenised off the loop."""
+        """Ids of a text that the model could take; a long one is tokenised off the loop."""
         encode = self.tokenizer.encode
+        self.engine.intake.check_length(text)
         if len(text) > LONG_TEXT:
             return await asyncio.to_thread(encode, text, add_special_tokens)
         return encode(text, add_special_tokens)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from octavo import __version__
@@ -53,12 +53,12 @@ def routes(service: Service, metrics: Prometheus) -> APIRouter:
         return Response(metrics.text(), headers={"content-type": CONTENT_TYPE})
 
     @router.post("/tokenize", responses=ERRORS)
-    async def tokenize(body: TokenizeCompletionBody | TokenizeChatBody) -> TokenizeAnswer:
+    async def tokenize(request: Request, body: TokenizeCompletionBody | TokenizeChatBody) -> TokenizeAnswer:
         """Token ids of a text, or of a conversation."""
         body.refuse_unsupported()
         service.model(body.model)
         if isinstance(body, TokenizeChatBody):
-            tokens = await render(service, body)
+            tokens = await render(service, body, request)
         else:
             tokens = await service.encode(body.prompt, body.add_special_tokens)
         texts = [service.tokenizer.token(token) or "" for token in tokens] if body.return_token_strs else None

@@ -44,7 +44,7 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
-async def render(service: Service, body: ChatFields) -> list[int]:
+async def render(service: Service, body: ChatFields, request: Request) -> list[int]:
     """The prompt that ``body.messages`` make."""
     options = service.options
     if body.add_special_tokens:
@@ -61,6 +61,7 @@ async def render(service: Service, body: ChatFields) -> list[int]:
     continues = bool(body.continue_final_message)
     generation = not continues if body.add_generation_prompt is None else body.add_generation_prompt
     return await service.render_chat(
+        len(await request.body()),
         [message.model_dump(exclude_unset=True) for message in body.messages],
         documents=body.documents,
         add_generation_prompt=generation,
@@ -89,7 +90,7 @@ class ChatJob(Job[ChatBody]):
         return self.body.max_tokens if longest is None else longest
 
     async def prompts(self) -> Sequence[list[int]]:
-        return [await render(self.service, self.body)]
+        return [await render(self.service, self.body, self.request)]
 
     def params(self) -> SamplingParams:
         body = self.body

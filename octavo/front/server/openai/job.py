@@ -31,6 +31,7 @@ class Job(ABC, Generic[B]):
         if body.stream and body.prompt_logprobs is not None:
             raise BadRequest("prompt_logprobs cannot be streamed", "prompt_logprobs")
         self.service = service
+        self.request = request
         self.body = body
         self.model = service.model(body.model)
         self.id = f"{self.prefix}-{body.request_id or request.state.request_id}"
