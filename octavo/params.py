@@ -6,6 +6,7 @@ What depends on the model (vocabulary, length, limits set by flags) is checked b
 import enum
 import math
 import numbers
+import re
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -20,6 +21,10 @@ MAX_STOP_STRINGS = 64
 MAX_STOP_IDS = 128
 MAX_BAD_WORDS = 128
 MAX_TEXT = 4096
+MAX_BIAS = 65536
+_ID = re.compile("-?[0-9]{1,20}")
+#: Factors and divisors of logits stay where float32 can hold what they make.
+MAX_FACTOR = 1e6
 
 
 class RequestOutputKind(enum.Enum):
@@ -88,14 +93,14 @@ class SamplingParams:
         return SamplingParams(**({f.name: getattr(self, f.name) for f in fields(self)} | changes))
 
     def _check_numbers(self) -> None:
-        _whole("n", self.n, 1, None)
-        _real("temperature", self.temperature, 0.0, None)
+        _whole("n", self.n, 1, MAX_TOKEN_ID)
+        _real("temperature", self.temperature, 0.0, MAX_FACTOR)
         _real("top_p", self.top_p, 0.0, 1.0, open_low=True)
         _whole("top_k", self.top_k, -1, MAX_TOKEN_ID)
         _real("min_p", self.min_p, 0.0, 1.0)
         _real("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _real("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _real("repetition_penalty", self.repetition_penalty, 0.0, None, open_low=True)
+        _real("repetition_penalty", self.repetition_penalty, 1 / MAX_FACTOR, MAX_FACTOR)
         _whole("min_tokens", self.min_tokens, 0, MAX_TOKEN_ID)
         if self.seed is not None:
             _whole("seed", self.seed, -(2**63), 2**63 - 1)
@@ -131,11 +136,17 @@ class SamplingParams:
         if self.logit_bias is not None:
             if not isinstance(self.logit_bias, dict):
                 raise BadRequest("logit_bias must map token ids to numbers", "logit_bias")
+            if len(self.logit_bias) > MAX_BIAS:
+                raise BadRequest(
+                    f"logit_bias may hold at most {MAX_BIAS} entries, got {len(self.logit_bias)}", "logit_bias"
+                )
             bias = {}
             for key, value in self.logit_bias.items():
                 try:
-                    token = int(key)
+                    token = int(key) if not isinstance(key, str) or _ID.fullmatch(key) else None
                 except (TypeError, ValueError):
+                    token = None
+                if token is None:
                     raise BadRequest(
                         f"logit_bias has the key {str(key)[:40]!r}, which is no token id", "logit_bias"
                     ) from None

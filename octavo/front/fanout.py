@@ -150,10 +150,10 @@ class Desk:
     def observe(self, observer: Observer) -> None:
         self._observers.append(observer)
 
-    def handles(self, count: int) -> list[int]:
-        """New handles, never used before."""
+    def handles(self, count: int) -> range:
+        """New handles, never used before. They cost nothing, so ``count`` need not be checked yet."""
         self._next += count
-        return list(range(self._next - count, self._next))
+        return range(self._next - count, self._next)
 
     def open(self, group: Group) -> None:
         for handle, answer in zip(group.handles, group.answers, strict=True):

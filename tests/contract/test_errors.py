@@ -1,6 +1,7 @@
 """What is wrong with a request is a 4xx with a sentence, and the server goes on."""
 
 import contextlib
+import gzip
 import http.client
 import json
 import socket
@@ -145,10 +146,13 @@ def test_wrong_messages(server, messages, param):
         ({"presence_penalty": 3}, "presence_penalty"),
         ({"frequency_penalty": -3}, "frequency_penalty"),
         ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": 1e-300}, "repetition_penalty"),
+        ({"repetition_penalty": 1e300}, "repetition_penalty"),
         ({"n": 0}, "n"),
         ({"n": 9}, "n"),
         ({"n": 10**30}, "n"),
         ({"n": 2, "temperature": 0}, "n"),
+        ({"n": 8, "prompt": ["a"] * 129}, "n"),
         ({"seed": 2**70}, "seed"),
         ({"min_tokens": 20, "max_tokens": 10}, "min_tokens"),
         ({"stop": ["x"] * 10_000}, "stop"),
@@ -160,9 +164,14 @@ def test_wrong_messages(server, messages, param):
         ({"stop_token_ids": list(range(200))}, "stop_token_ids"),
         ({"allowed_token_ids": []}, "allowed_token_ids"),
         ({"allowed_token_ids": [320]}, "allowed_token_ids"),
+        ({"allowed_token_ids": [1, 7], "stop_token_ids": [7], "min_tokens": 1}, "allowed_token_ids"),
+        ({"allowed_token_ids": [101], "bad_words": ["a"], "prompt": "a"}, "allowed_token_ids"),
         ({"logit_bias": {"320": 1}}, "logit_bias"),
         ({"logit_bias": {"-1": 1}}, "logit_bias"),
         ({"logit_bias": {"word": 1}}, "logit_bias"),
+        ({"logit_bias": {"5_0": 1}}, "logit_bias"),
+        ({"logit_bias": {" 5": 1}}, "logit_bias"),
+        ({"logit_bias": {"٣": 1}}, "logit_bias"),
         ({"logit_bias": {str(2**70): 1}}, "logit_bias"),
         ({"bad_words": [""]}, "bad_words"),
         ({"bad_words": [" "]}, "bad_words"),
@@ -236,6 +245,53 @@ def test_bodies_that_are_too_large(server):
     assert b"PayloadTooLarge" in answer
 
 
+def test_bodies_in_another_coding(server):
+    data = gzip.compress(json.dumps(prompt()).encode())
+    check(server.post(TEXT, data, **{"Content-Encoding": "gzip"}), 400, "Content-Encoding", "gzip")
+    assert server.post(TEXT, prompt(max_tokens=1), **{"Content-Encoding": "identity"})[0] == 200
+
+
+def test_a_body_that_breaks_off_is_nobodys_fault(server):
+    where = urlsplit(server.url)
+    before = len(server.lines)
+    for _ in range(3):
+        with socket.create_connection((where.hostname, where.port), timeout=20) as line:
+            head = f"POST {TEXT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+            line.sendall(head.encode() + b'{"prompt": ')
+    assert server.get("/health")[0] == 200
+    assert not [line for line in server.lines[before:] if "Traceback" in line or "ClientDisconnect" in line]
+
+
+@pytest.mark.parametrize("tail", [b"X: y\r\n" * 40_000, b"X: " + b"y" * 200_000, b""])
+def test_what_frames_a_body_is_bounded(server, tail):
+    """Trailers, or where there are none the extension of a chunk."""
+    where = urlsplit(server.url)
+    body = json.dumps(prompt(max_tokens=1)).encode()
+    extension = b"" if tail else b";" + b"x" * 200_000
+    with socket.create_connection((where.hostname, where.port), timeout=20) as line:
+        head = (
+            f"POST {TEXT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        chunk = f"{len(body):x}".encode() + extension + b"\r\n" + body + b"\r\n"
+        with contextlib.suppress(ConnectionError):
+            line.sendall(head.encode() + chunk + b"0\r\n" + tail)
+            answer = line.recv(65536)
+            assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 200 "))
+            while line.recv(65536):  # it is closed: a bound, not an answer, ended it
+                pass
+
+
+def test_a_body_in_small_chunks_is_read(server):
+    where = urlsplit(server.url)
+    body = json.dumps(prompt(max_tokens=1, user="x" * 30_000)).encode()
+    with socket.create_connection((where.hostname, where.port), timeout=20) as line:
+        head = (
+            f"POST {TEXT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        line.sendall(head.encode() + b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n")
+        assert line.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
 def test_no_such_route_or_method(server):
     check(server.post("/v1/nothing", {}), 404)
     check(server.post("/v1/models", {}), 405)
@@ -257,6 +313,7 @@ def test_tokenize_and_detokenize(server):
         server.post("/detokenize", {"tokens": body["tokens"]})[1]["prompt"]
         == "<|turn|>user\nhi<|turn_end|>\n<|turn|>assistant\n"
     )
+    check(server.post("/tokenize", {"prompt": "x" * 200_000}), 400, "512", "200000", param="prompt")
     check(server.post("/detokenize", {"tokens": [320]}), 400, "320", param="tokens")
     check(server.post("/detokenize", {"tokens": [2**64]}), 400)
     check(server.post("/detokenize", {"tokens": [-1]}), 400, param="tokens")

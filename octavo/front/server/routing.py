@@ -6,10 +6,11 @@ from typing import Any
 import msgspec
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from octavo.errors import BadRequest
+from octavo.front.server.errors import Disconnected
 from octavo.front.server.openai.schema import ErrorAnswer
 
 #: Errors of a generating route, for the OpenAPI document.
@@ -28,11 +29,40 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
+#: What a body may hold: reading a value of any kind takes far longer than its bytes suggest, and holds up the loop.
+MAX_CONTAINERS = 100_000
+MAX_STRINGS = 250_000
+MAX_VALUES = 4_000_000
+
+
+def check_structure(body: bytes) -> None:
+    """Raises ``BadRequest`` for JSON of too many values, at a small part of the price of reading it."""
+    if _fits(body):
+        return
+    bare = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    strings = bare.count(b'"') // 2
+    # What stands in strings is no structure; they are cut out only where they are few.
+    if strings > MAX_STRINGS or not _fits(b"".join(bare.split(b'"')[::2])):
+        raise BadRequest(
+            f"the body's JSON has too many values: at most {MAX_CONTAINERS} lists and objects, "
+            f"{MAX_STRINGS} strings and {MAX_VALUES} values in all"
+        )
+
+
+def _fits(text: bytes) -> bool:
+    return (
+        text.count(b"[") + text.count(b"{") <= MAX_CONTAINERS
+        and text.count(b",") <= MAX_VALUES
+        and text.count(b'"') <= 2 * MAX_STRINGS
+    )
+
+
 class JSONRequest(Request):
     """Reads its body with msgspec: strict JSON (no NaN, no lone surrogates, no bottomless nesting), and quickly."""
 
     async def json(self) -> Any:
         body = await self.body()
+        check_structure(body)
         try:
             return msgspec.json.decode(body)
         except RecursionError:
@@ -55,7 +85,14 @@ class JSONRoute(APIRoute):
                     raise BadRequest(
                         f"only a body of Content-Type application/json is read here; the request says {shown}"
                     )
-                if not await request.body():
+                coding = request.headers.get("content-encoding", "identity").strip().lower()
+                if coding not in ("", "identity"):
+                    raise BadRequest(f"a body of Content-Encoding {coding[:80]!r} is not read here; send it as it is")
+                try:
+                    body = await request.body()
+                except ClientDisconnect:
+                    raise Disconnected from None
+                if not body:
                     raise BadRequest("the body is empty; it must be a JSON object")
             # The body that was read travels with the scope's receive, so it is handed over.
             inner = JSONRequest(request.scope, request.receive)

@@ -53,6 +53,13 @@ class CompletionJob(Job[CompletionBody]):
         found = [given] if isinstance(given, str) or isinstance(given[0], int) else given
         if len(found) > MAX_PROMPTS:
             raise BadRequest(f"a request may hold at most {MAX_PROMPTS} prompts, got {len(found)}", "prompt")
+        answers = len(found) * (self.body.n or 1)
+        if answers > MAX_PROMPTS:
+            raise BadRequest(
+                f"{len(found)} prompts with n {self.body.n} make {answers} answers; "
+                f"a request may ask for at most {MAX_PROMPTS}",
+                "n",
+            )
         return found
 
     def params(self) -> SamplingParams:

@@ -26,7 +26,7 @@ class _FirstError:
 FIRST_ERROR = _FirstError()
 Texts = Annotated[list[str], FIRST_ERROR]
 Ids = Annotated[list[int], FIRST_ERROR]
-#: Prompts in one request: each is a request of its own to the engine.
+#: Prompts in one request, and answers to them: each is a request of its own to the engine.
 MAX_PROMPTS = 1024
 
 

@@ -1,0 +1,86 @@
+"""What a body may hold, and how long a connection may be silent."""
+
+import asyncio
+import json
+import time
+
+import pytest
+
+from octavo.errors import BadRequest
+from octavo.front.server import protocol
+from octavo.front.server.routing import MAX_CONTAINERS, MAX_STRINGS, MAX_VALUES, check_structure
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" + b"[]," * MAX_CONTAINERS + b"[]]",
+        b'{"a":' * (MAX_CONTAINERS + 1) + b"1" + b"}" * (MAX_CONTAINERS + 1),
+        b"[" + b'"",' * (MAX_STRINGS + 1) + b'""]',
+        b"[" + b"1," * (MAX_VALUES + 1) + b"1]",
+        b'["' + b'\\"' * 1000 + b'",' + b"[]," * MAX_CONTAINERS + b"[]]",
+    ],
+)
+def test_too_many_values(body):
+    with pytest.raises(BadRequest, match="too many values"):
+        check_structure(body)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 200_000, "{" * 200_000, '"' * 600_000, "\\" * 7, '\\"[' * 200_000, "," * 4_100_000, "\\\\[" * 101_000],
+)
+def test_what_stands_in_strings_is_no_structure(text):
+    check_structure(json.dumps({"prompt": text, "stop": ['"', "\\"]}).encode())
+
+
+def test_a_long_prompt_of_ids_passes():
+    check_structure(json.dumps({"prompt": [49151] * 1_000_000}).encode())
+
+
+async def _open(port):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    return reader, writer
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        (b"", b""),
+        (b"GET /heal", b"HTTP/1.1 400 "),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{", b"HTTP/1.1 400 "),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"HTTP/1.1 200 "),
+    ],
+)
+def test_a_request_that_stays_away(monkeypatch, said, answer):
+    """Its connection is closed, with a word where it had begun; one that only waits for its answer is left alone."""
+    uvicorn = pytest.importorskip("uvicorn")
+    monkeypatch.setattr(protocol, "PATIENCE", 0.2)
+
+    async def app(scope, receive, send):
+        while (message := await receive())["type"] == "http.request" and message.get("more_body"):
+            pass
+        if message["type"] == "http.disconnect":
+            return
+        await asyncio.sleep(1.5)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def run():
+        config = uvicorn.Config(app, http=protocol.best(), port=0, lifespan="off", log_config=None)
+        server = uvicorn.Server(config)
+        task = asyncio.create_task(server._serve() if hasattr(server, "_serve") else server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        reader, writer = await _open(port)
+        writer.write(said)
+        found = await asyncio.wait_for(reader.read(), 20)
+        writer.close()
+        server.should_exit = True
+        await asyncio.wait_for(task, 20)
+        return found
+
+    begin = time.monotonic()
+    assert asyncio.run(run()).startswith(answer)
+    assert time.monotonic() - begin < 20
