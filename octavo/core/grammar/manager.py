@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from octavo.common.log import logger
 from octavo.common.math import cdiv
 from octavo.core.grammar.base import Compiler, Grammar
 from octavo.errors import RequestError
@@ -13,20 +14,31 @@ from octavo.wire.plan import GrammarMasks, StepPlan
 from octavo.wire.request import GrammarRef
 
 T = TypeVar("T")
+log = logger(__name__)
 
 
 class Follower:
-    """One request's grammar. It bites only behind the token ids ``after`` (the end of reasoning), if there are any."""
+    """One request's grammar. It bites only behind the token ids ``after`` (the end of reasoning), if there are any.
+
+    What a grammar engine raises ends its own request, by the next ``accept``, and nobody else's.
+    """
 
     def __init__(self, grammar: Grammar, after: tuple[int, ...]):
         self._grammar = grammar
         self._after = after
         self._seen: list[int] = []
+        self._broken = False
 
     def accept(self, token: int) -> bool:
         """Follow a token that was said. False: it breaks the grammar."""
+        if self._broken:
+            return False
         if not self._after:
-            return self._grammar.accept(token)
+            try:
+                return self._grammar.accept(token)
+            except Exception:
+                log.exception("a grammar could not follow token %d", token)
+                return False
         self._seen = [*self._seen, token][-len(self._after) :]
         if tuple(self._seen) == self._after:
             self._after = ()
@@ -35,8 +47,13 @@ class Follower:
     def fill(self, bits: np.ndarray) -> None:
         if self._after:
             bits[:] = -1
-        else:
+            return
+        try:
             self._grammar.fill(bits)
+        except Exception:
+            log.exception("a grammar could not say what may come next")
+            self._broken = True
+            bits[:] = -1
 
 
 class Grammars(Generic[T]):

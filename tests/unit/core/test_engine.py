@@ -346,6 +346,34 @@ def test_an_engine_that_has_run_for_months_still_obeys_grammars():
     assert [token % 2 for token in told[0].tokens] == [1, 0] * 5
 
 
+@pytest.mark.parametrize("method", ["fill", "accept"])
+def test_a_grammar_that_raises_ends_its_own_request(method):
+    class Faulty(OddCompiler):
+        def compile(self, ref):
+            grammar = super().compile(GrammarRef("r", "odd"))
+            if ref.text == "faulty":
+
+                def wrong(_):
+                    raise RuntimeError("a fault of the grammar engine")
+
+                setattr(grammar, method, wrong)
+            return grammar
+
+    core = make({"vocab": 17}, compiler=Faulty())
+    core.add([ask(0, [1], grammar=GrammarRef("r", "faulty")), ask(1, [1], grammar=GrammarRef("r", "odd")), ask(2, [3])])
+    told: dict[int, Told] = {}
+    until = time.monotonic() + 30
+    while len(told) < 3 or any(one.finish is None for one in told.values()):
+        assert time.monotonic() < until
+        hear(core.poll(0.1), told)
+    assert [told[handle].finish for handle in range(3)] == [
+        FinishReason.ERROR,
+        FinishReason.LENGTH,
+        FinishReason.LENGTH,
+    ]
+    assert "grammar" in told[0].error
+
+
 def test_a_core_with_only_blocked_requests_sleeps():
     held = threading.Event()
 
