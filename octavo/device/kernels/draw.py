@@ -10,6 +10,9 @@ import math
 import torch
 from torch import Tensor
 
+from octavo.common.math import cdiv, next_power_of_two
+from octavo.device.kernels.launch import AFTER, launch
+
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 _MIX_2 = 0x94D049BB133111EB - (1 << 64)
@@ -23,6 +26,20 @@ _spread: dict[torch.device, Tensor] = {}
 
 def keys(seeds: Tensor, positions: Tensor) -> Tensor:
     """int32[N, 2] of int64[N] seeds and positions (the position that the drawn token takes)."""
+    return keys_triton(seeds, positions) if seeds.is_cuda else keys_torch(seeds, positions)
+
+
+def keys_triton(seeds: Tensor, positions: Tensor) -> Tensor:
+    from octavo.device.kernels.triton import sample as kernels
+
+    out = torch.empty_like(seeds)
+    if len(seeds):
+        grid = (cdiv(len(seeds), 128),)
+        launch(kernels.keys, grid, seeds, positions, out, len(seeds), BLOCK=128, pdl=AFTER, num_warps=1)
+    return out.view(torch.int32).view(-1, 2)
+
+
+def keys_torch(seeds: Tensor, positions: Tensor) -> Tensor:
     x = seeds + positions * _GOLDEN + _GOLDEN
     x = (x ^ _down(x, 30)) * _MIX_1
     x = (x ^ _down(x, 27)) * _MIX_2
@@ -93,6 +110,8 @@ def draw_rows(logits: Tensor, key: Tensor, heat: Tensor, scaled: bool = False) -
 
     ``scaled``: the logits are already divided by the temperature.
     """
+    if logits.is_cuda:
+        return best_triton(logits, key, heat, scaled)
     return draw_rows_torch(logits, key, heat, scaled)
 
 
@@ -113,7 +132,54 @@ def draw_among(logits: Tensor, ids: Tensor, key: Tensor) -> tuple[Tensor, Tensor
 
 def pick(logits: Tensor) -> tuple[Tensor, Tensor]:
     """The most likely token of each row: ids int64[N], logits float32[N] (NaN if the row holds one)."""
-    return pick_torch(logits)
+    return best_triton(logits) if logits.is_cuda else pick_torch(logits)
+
+
+def best_triton(
+    logits: Tensor, key: Tensor | None = None, heat: Tensor | None = None, scaled: bool = False
+) -> tuple[Tensor, Tensor]:
+    """``draw_rows``, or ``pick`` without a key: maxima of blocks of each row, then the best of them."""
+    from octavo.device.kernels.triton import sample as kernels
+
+    count, vocab = logits.shape
+    block = 2048
+    blocks = cdiv(vocab, block)
+    device = logits.device
+    best = torch.empty(count, blocks, dtype=torch.float32, device=device)
+    which = torch.empty(count, blocks, dtype=torch.int32, device=device)
+    ids = torch.empty(count, dtype=torch.int64, device=device)
+    scores = torch.empty(count, dtype=torch.float32, device=device)
+    if not count:
+        return ids, scores
+    launch(
+        kernels.best_of_blocks,
+        (blocks, count),
+        logits,
+        logits if key is None else key,
+        logits if heat is None else heat,
+        best,
+        which,
+        vocab,
+        logits.stride(0),
+        BLOCK=block,
+        NOISE=heat is not None,
+        SCALED=scaled,
+        pdl=AFTER,
+        num_warps=4,
+    )
+    launch(
+        kernels.best_of_rows,
+        (count,),
+        best,
+        which,
+        ids,
+        scores,
+        blocks,
+        BP=next_power_of_two(blocks),
+        pdl=AFTER,
+        num_warps=1,
+    )
+    return ids, scores
 
 
 def pick_torch(logits: Tensor) -> tuple[Tensor, Tensor]:

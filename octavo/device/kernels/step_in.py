@@ -8,6 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from octavo.common.math import cdiv, next_power_of_two
+from octavo.device.kernels.launch import launch
+
+#: Most rows that one program sums over.
+ROWS = 4096
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class StepIn:
@@ -40,7 +46,49 @@ def step_in(
     A row with a piece of prompt starts where the plan says (nothing of it is in flight); another where the device is.
     Behind its ``known`` tokens a row feeds its last token, then its drafts.
     """
+    if rows.is_cuda and drafts is None and len(rows) <= ROWS:
+        return step_in_triton(rows, takes, known, planned, chunk, computed, last, tokens)
     return step_in_torch(rows, takes, known, planned, chunk, computed, last, tokens, drafts)
+
+
+def step_in_triton(
+    rows: Tensor,
+    takes: Tensor,
+    known: Tensor,
+    planned: Tensor,
+    chunk: Tensor,
+    computed: Tensor,
+    last: Tensor,
+    tokens: int,
+) -> StepIn:
+    from octavo.device.kernels.triton import step as kernels
+
+    batch = len(rows)
+    single = batch == tokens and not len(chunk)
+    space = torch.empty(3 * tokens + 2 * batch + 1, dtype=torch.int64, device=rows.device)
+    ids, positions, index, query_start, seq_lens = space.split([tokens, tokens, tokens, batch + 1, batch])
+    launch(
+        kernels.inputs,
+        (cdiv(batch + 1, 128),) if single else (batch,),
+        rows,
+        takes,
+        known,
+        planned,
+        chunk if len(chunk) else rows,
+        computed,
+        last,
+        ids,
+        positions,
+        index,
+        query_start,
+        seq_lens,
+        batch,
+        BP=next_power_of_two(batch),
+        BLOCK=128 if single else 256,
+        SINGLE=single,
+        num_warps=4,
+    )
+    return StepIn(ids, positions, index, query_start, seq_lens)
 
 
 def step_in_torch(
@@ -81,7 +129,32 @@ def slots(positions: Tensor, token_rows: Tensor, table: Tensor, page: int, alive
 
     positions int64[T], token_rows int64[T] (persistent rows), table int32[R + 1, P], alive bool[R + 1].
     """
+    if positions.is_cuda:
+        return slots_triton(positions, token_rows, table, page, alive)
     return slots_torch(positions, token_rows, table, page, alive)
+
+
+def slots_triton(positions: Tensor, token_rows: Tensor, table: Tensor, page: int, alive: Tensor) -> Tensor:
+    from octavo.device.kernels.triton import step as kernels
+
+    out = torch.empty_like(positions)
+    tokens = len(positions)
+    launch(
+        kernels.slots,
+        (cdiv(tokens, 256),),
+        positions,
+        token_rows,
+        table,
+        alive.view(torch.uint8),
+        out,
+        tokens,
+        table.shape[1],
+        table.stride(0),
+        PAGE=page,
+        BLOCK=256,
+        num_warps=4,
+    )
+    return out
 
 
 def slots_torch(positions: Tensor, token_rows: Tensor, table: Tensor, page: int, alive: Tensor) -> Tensor:

@@ -1,6 +1,13 @@
 """Commit: the one place where sampling changes a row."""
 
+import torch
 from torch import Tensor
+
+from octavo.common.math import next_power_of_two
+from octavo.device.kernels.launch import AFTER, launch
+
+#: Most rows that one program commits.
+ROWS = 4096
 
 
 def commit(
@@ -24,7 +31,52 @@ def commit(
     A dead row changes nothing and says nothing. A row dies of a stop token at or past ``min_len``, of reaching
     ``limit`` tokens, or of a draw that is not sound; its last token is still said, except in the last case.
     """
-    return commit_torch(rows, seq_lens, sampled, tokens, good, computed, last, alive, limit, min_len, stops)
+    given = rows, seq_lens, sampled, tokens, good, computed, last, alive, limit, min_len, stops
+    if rows.is_cuda and len(rows) <= ROWS:
+        return commit_triton(*given)
+    return commit_torch(*given)
+
+
+def commit_triton(
+    rows: Tensor,
+    seq_lens: Tensor,
+    sampled: Tensor,
+    tokens: Tensor,
+    good: Tensor,
+    computed: Tensor,
+    last: Tensor,
+    alive: Tensor,
+    limit: Tensor,
+    min_len: Tensor,
+    stops: Tensor,
+) -> Tensor:
+    from octavo.device.kernels.triton import step as kernels
+
+    counts = torch.empty_like(tokens)
+    launch(
+        kernels.commit,
+        (1,),
+        rows,
+        seq_lens,
+        sampled,
+        tokens,
+        good.view(torch.uint8),
+        computed,
+        last,
+        alive.view(torch.uint8),
+        limit,
+        min_len,
+        stops,
+        counts,
+        len(rows),
+        len(sampled),
+        stops.stride(0),
+        STOPS=stops.shape[1],
+        BLOCK=max(32, next_power_of_two(len(rows))),
+        pdl=AFTER,
+        num_warps=4,
+    )
+    return counts
 
 
 def commit_torch(

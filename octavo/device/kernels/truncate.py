@@ -5,6 +5,7 @@ from math import gcd
 import torch
 from torch import Tensor
 
+from octavo.device.kernels.launch import AFTER, launch
 from octavo.device.kernels.logprobs import log_sum_exp
 
 #: Tokens that are tried for top-p before the whole row is sorted.
@@ -15,7 +16,19 @@ BLOCK = 64
 
 def min_p(logits: Tensor, least: Tensor) -> None:
     """In place: -inf where a token is less than ``least`` [N] times as likely as the best one. 0 is off."""
-    min_p_torch(logits, least)
+    if logits.is_cuda:
+        min_p_triton(logits, least)
+    else:
+        min_p_torch(logits, least)
+
+
+def min_p_triton(logits: Tensor, least: Tensor) -> None:
+    from octavo.device.kernels.triton import sample as kernels
+
+    count, vocab = logits.shape
+    if count:
+        args = logits, least, vocab, logits.stride(0)
+        launch(kernels.min_p, (count,), *args, BLOCK=4096, pdl=AFTER, num_warps=8)
 
 
 def min_p_torch(logits: Tensor, least: Tensor) -> None:
@@ -28,9 +41,32 @@ def top_k_p(logits: Tensor, k: Tensor, p: Tensor) -> None:
     the fewest most likely ones whose probabilities reach p [N] together (1 is off), again with ties. One always stays.
     """
     if logits.is_cuda:
-        top_k_p_rows_torch(logits, k, p)
+        top_k_p_triton(logits, k, p)
     else:
         top_k_p_torch(logits, k, p)
+
+
+def top_k_p_triton(logits: Tensor, k: Tensor, p: Tensor) -> None:
+    from octavo.device.kernels.triton import sample as kernels
+
+    count, vocab = logits.shape
+    if count:
+        room = torch.empty(count, 2 * SHORT, dtype=torch.float32, device=logits.device)
+        launch(
+            kernels.top_k_p,
+            (count,),
+            logits,
+            k,
+            p,
+            room,
+            vocab,
+            logits.stride(0),
+            SHORT=SHORT,
+            CAP=2 * SHORT,
+            BLOCK=4096,
+            pdl=AFTER,
+            num_warps=16,
+        )
 
 
 def top_k_p_rows_torch(logits: Tensor, k: Tensor, p: Tensor) -> None:

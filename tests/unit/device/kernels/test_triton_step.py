@@ -1,0 +1,100 @@
+"""Sampling and the step's frame under Triton's interpreter, against their twins."""
+
+import numpy as np
+import pytest
+import torch
+
+from octavo.device.kernels import draw, step_in, step_out, truncate
+from tests.unit.device.kernels.interpreter import interpreted
+
+pytestmark = interpreted
+
+
+def test_keys_and_draws():
+    torch.manual_seed(1)
+    seeds, at = torch.randint(-(2**62), 2**62, (5,)), torch.randint(0, 9999, (5,))
+    key = draw.keys_torch(seeds, at)
+    assert torch.equal(draw.keys_triton(seeds, at), key)
+    logits = torch.randn(5, 5000) * 2
+    heat = torch.tensor([0.0, 1.0, 0.7, 1.0, 1.0])
+    logits[3, 7] = float("nan")
+    logits[4] = float("-inf")
+    logits[2, 4000] = float("-inf")
+    for scaled in (False, True):
+        ids, scores = draw.best_triton(logits, key, heat, scaled)
+        want, their = draw.draw_rows_torch(logits, key, heat, scaled)
+        assert torch.equal(ids[:3], want[:3])
+        torch.testing.assert_close(scores[:3], their[:3], atol=1e-5, rtol=1e-5)
+        assert scores[3].isnan()
+        assert scores[4] == float("-inf")
+        assert (ids >= 0).all()
+        assert (ids < 5000).all()
+    ids, scores = draw.best_triton(logits)
+    want, their = draw.pick_torch(logits)
+    assert torch.equal(ids[:3], want[:3])
+    assert torch.equal(scores[:3], their[:3])
+    # the noise itself: equal logits show it alone
+    flat = torch.zeros(1, 40000)
+    assert torch.equal(draw.best_triton(flat, key[:1], heat[1:2])[0], draw.draw_rows_torch(flat, key[:1], heat[1:2])[0])
+
+
+def test_truncation_keeps_what_sorting_keeps(monkeypatch):
+    monkeypatch.setattr(truncate, "SHORT", 64)
+    torch.manual_seed(2)
+    logits = torch.randn(9, 3000) * torch.tensor([[0.1], [3.0], [3.0], [9.0], [0.01], [3.0], [1.0], [2.0], [4.0]])
+    logits[2] = logits[2].round()
+    logits[7, 100:] = float("-inf")
+    k = torch.tensor([5, 0, 10, 3, 0, 0, 2000, 0, 7], dtype=torch.int32)
+    p = torch.tensor([1.0, 0.8, 0.5, 0.99, 0.9, 1.0, 0.3, 0.9, 1e-6])
+    mine, theirs = logits.clone(), logits.clone()
+    truncate.top_k_p_triton(mine, k, p)
+    truncate.top_k_p_torch(theirs, k, p)
+    for row in range(len(k)):
+        assert torch.equal(mine[row].isfinite(), theirs[row].isfinite()), row
+    assert torch.equal(mine, theirs)
+    least = torch.tensor([0.0, 0.1, 0.5, 1.0, 0.9, 0.0, 0.2, 0.3, 0.4])
+    truncate.min_p_triton(mine, least)
+    truncate.min_p_torch(theirs, least)
+    assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_a_step_begins(single):
+    rng = np.random.default_rng(3)
+    rows = torch.from_numpy(rng.permutation(6)[:4].copy())
+    takes, known = (
+        (torch.ones(4), torch.zeros(4)) if single else (torch.tensor([1, 3, 1, 300]), torch.tensor([0, 3, 1, 299]))
+    )
+    takes, known, planned = takes.long(), known.long(), torch.tensor([3, 0, 9, 2])
+    computed, last = (torch.from_numpy(rng.integers(0, 50, 7)) for _ in range(2))
+    chunk = torch.arange(1000, 1000 + int(known.sum()))
+    args = rows, takes, known, planned, chunk, computed, last, int(takes.sum())
+    mine, theirs = step_in.step_in_triton(*args), step_in.step_in_torch(*args)
+    for name in ("ids", "positions", "index", "query_start", "seq_lens"):
+        assert torch.equal(getattr(mine, name), getattr(theirs, name)), name
+    table = torch.from_numpy(rng.integers(0, 99, (7, 200)).astype(np.int32))
+    alive = torch.from_numpy(rng.random(7) < 0.7)
+    given = mine.positions, rows[mine.index], table, 8, alive
+    assert torch.equal(step_in.slots_triton(*given), step_in.slots_torch(*given))
+
+
+def test_a_step_is_committed():
+    rng = np.random.default_rng(4)
+    rows = torch.from_numpy(rng.permutation(9)[:7].copy())
+    lens = torch.from_numpy(rng.integers(3, 9, 7))
+    sampled = torch.tensor([0, 2, 3, 5, 6])
+    tokens = torch.tensor([4, 5, 6, 7, 8])
+    state = {
+        "computed": torch.from_numpy(rng.integers(0, 9, 10)),
+        "last": torch.from_numpy(rng.integers(0, 9, 10)),
+        "alive": torch.from_numpy(rng.random(10) < 0.8),
+        "limit": torch.from_numpy(rng.integers(5, 12, 10).astype(np.int32)),
+        "min_len": torch.from_numpy(rng.integers(0, 9, 10).astype(np.int32)),
+        "stops": torch.from_numpy(rng.integers(-1, 9, (10, 3)).astype(np.int32)),
+    }
+    other = {name: value.clone() for name, value in state.items()}
+    good = torch.tensor([True, True, False, True, True])
+    mine = step_out.commit_triton(rows, lens, sampled, tokens, good, **state)
+    assert torch.equal(mine, step_out.commit_torch(rows, lens, sampled, tokens, good, **other))
+    for name in state:
+        assert torch.equal(state[name], other[name]), name
