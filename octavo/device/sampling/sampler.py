@@ -148,6 +148,11 @@ class Sampler:
         log-probabilities come later."""
         if masked is not None and len(masked) and bits is not None:
             self._mask(logits, masked, bits)
+        if bring is None and self.kind(drawing.rows, drawing.lens) == Draw.GREEDY:  # no stage has anything to do
+            tokens, scores = pick(logits)
+            good = scores.isfinite()
+            faults = {} if bool(good.all()) else self._explain(scores, good)
+            return Sampled(tokens, scores, good, faults, np.empty(0, np.int64), None)
         asked = np.flatnonzero(self._wants[drawing.rows])
         raw = self._rows_of(logits, asked).clone() if len(asked) and self._raw else None
         for stage in self._stages:
