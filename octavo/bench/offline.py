@@ -13,6 +13,7 @@ from typing import Any
 
 from octavo.bench import report
 from octavo.bench.workloads import Workload
+from octavo.errors import EngineDead
 from octavo.params import RequestOutputKind, SamplingParams
 
 #: Counters of the engine that tell where a run's seconds went.
@@ -48,7 +49,7 @@ def _apart(function: Any, *args: Any) -> Any:
         kind, value = receive.recv()
     except EOFError:
         child.join()
-        raise RuntimeError(f"the benchmark's process ended with exit code {child.exitcode}") from None
+        raise EngineDead(f"the benchmark's process ended with exit code {child.exitcode}") from None
     child.join()
     if kind == "error":
         raise value

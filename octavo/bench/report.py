@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo import __version__
+from octavo.errors import ConfigError
 
 
 @lru_cache(maxsize=1)
@@ -67,20 +68,35 @@ def peak_rss_mb() -> float:
     return round(max(both) / (1024 if sys.platform != "darwin" else 2**20), 1)
 
 
+def _public(words: Sequence[str]) -> list[str]:
+    """A command line without the key in it: records are kept and shown."""
+    hidden, secret = [], False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        named = name.replace("_", "-") == "--api-key"
+        hidden.append("..." if secret else f"{name}=..." if named and equals else word)
+        secret = named and not equals
+    return hidden
+
+
 def record(**values: Any) -> dict[str, Any]:
     """A record: what every measurement says of its circumstances, then ``values``."""
-    command = "octavo " + " ".join(shlex.quote(arg) for arg in sys.argv[1:])
+    command = "octavo " + " ".join(shlex.quote(arg) for arg in _public(sys.argv[1:]))
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     about = {"date": stamp, "gpu": gpu(), "machine": machine(), "commit": commit(), "command": command}
     return about | {"python": platform.python_version()} | values
 
 
 def write(records: Iterable[dict[str, Any]], path: str | None) -> None:
-    """Append the records to ``path`` as JSON lines; nothing where it is None."""
-    if path:
+    """Append the records to ``path`` as JSON lines; nothing where it is None. Raises ``ConfigError``."""
+    if not path:
+        return
+    try:
         with open(path, "a") as file:
             for one in records:
                 file.write(json.dumps(one) + "\n")
+    except OSError as error:
+        raise ConfigError(f"--output-json {path} cannot be written: {error.strerror}") from None
 
 
 def percentile(values: Sequence[float], q: float) -> float:

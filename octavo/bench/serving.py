@@ -9,21 +9,24 @@ import asyncio
 import json
 import multiprocessing
 import random
+import threading
 import time
 import urllib.request
 from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.bench import report
-from octavo.errors import ConfigError
+from octavo.errors import ConfigError, EngineDead
 
 
 @dataclass(kw_only=True)
 class Load:
-    """What to send. ``rate``: requests a second (Poisson arrivals; 0 = as fast as ``concurrency`` allows)."""
+    """What to send. ``label``: name of the model in the record, instead of its own. ``rate``: requests a second
+    (Poisson arrivals; 0 = as fast as ``concurrency`` allows)."""
 
     url: str
     model: str
+    label: str | None = None
     requests: int = 100
     concurrency: int = 32
     inputs: int = 512
@@ -57,8 +60,8 @@ class Seen:
 def models(url: str, key: str | None) -> list[str]:
     """The server's model names. Raises ConfigError where it cannot be reached or has none."""
     address = url.rstrip("/").removesuffix("/v1") + "/v1/models"
-    request = urllib.request.Request(address, headers={"Authorization": f"Bearer {key}"} if key else {})
     try:
+        request = urllib.request.Request(address, headers={"Authorization": f"Bearer {key}"} if key else {})
         with urllib.request.urlopen(request, timeout=10) as answer:
             names = [one["id"] for one in json.load(answer)["data"]]
     except (OSError, ValueError, KeyError) as error:
@@ -84,13 +87,16 @@ def serve(load: Load) -> dict[str, Any]:
     ]
     for child in children:
         child.start()
-    barrier.wait(60)
+    try:
+        barrier.wait(60)
+    except threading.BrokenBarrierError:
+        raise EngineDead("the client processes did not start within 60 s") from None
     begin = time.perf_counter()
     total = Seen()
     for (receive, _), child in zip(pipes, children, strict=True):
         while not receive.poll(1.0):
-            if not child.is_alive():
-                raise RuntimeError(f"a client process ended with exit code {child.exitcode}")
+            if not child.is_alive() and not receive.poll():
+                raise EngineDead(f"a client process ended with exit code {child.exitcode}")
         total.add(receive.recv())
     seconds = time.perf_counter() - begin
     for child in children:
@@ -103,7 +109,7 @@ def _summary(load: Load, seen: Seen, seconds: float) -> dict[str, Any]:
     values: dict[str, Any] = {
         "workload": f"serve {load.inputs}/{load.outputs} at {load.concurrency}",
         "impl": "octavo",
-        "model": load.model,
+        "model": load.label or load.model,
         "num_prompts": load.requests,
         "max_concurrency": load.concurrency,
         "request_rate": load.rate or "inf",

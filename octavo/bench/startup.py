@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from octavo.bench import report
+from octavo.errors import ConfigError
 
 #: Runs in the child: everything that a user's own short script would do, with the clock read in between.
 _SCRIPT = """
@@ -31,14 +32,17 @@ DEADLINE = 600.0
 def startup(engine: dict[str, Any], repeats: int, label: str) -> dict[str, Any]:
     """``repeats`` fresh processes; the first may find files and caches cold, so it is reported apart.
 
-    Raises RuntimeError with the child's last line where a start fails.
+    Raises ConfigError with what the child said where a start fails.
     """
     runs = []
     for _ in range(repeats):
         command = [sys.executable, "-c", _SCRIPT, repr(time.time()), json.dumps(engine)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+        except subprocess.TimeoutExpired:
+            raise ConfigError(f"the start took more than {DEADLINE:.0f} s") from None
         if done.returncode:
-            raise RuntimeError(f"the start failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+            raise ConfigError(f"the start failed: {_reason(done.stderr)}")
         runs.append(json.loads(done.stdout.strip().splitlines()[-1]))
     seconds = [run["phases"]["first_token"] for run in runs]
     best = min(runs, key=lambda run: run["phases"]["first_token"])
@@ -52,3 +56,11 @@ def startup(engine: dict[str, Any], repeats: int, label: str) -> dict[str, Any]:
         phases={name: round(value, 3) for name, value in best["phases"].items()},
         boot={name: round(value, 3) for name, value in best["boot"].items()},
     )
+
+
+def _reason(stderr: str) -> str:
+    """The message of octavo's own error, all its lines; of any other the last line."""
+    _, ours, tail = stderr.rpartition("\noctavo.errors.")
+    if ours:
+        return tail.partition(": ")[2].strip()
+    return (stderr.strip().splitlines() or ["no message"])[-1]

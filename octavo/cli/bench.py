@@ -8,7 +8,7 @@ from typing import Any
 
 from octavo.config.args import EngineArgs
 from octavo.config.cli import Parser, add_flags, ask
-from octavo.errors import ConfigError
+from octavo.errors import ConfigError, RequestError
 
 COLUMNS = [
     "workload",
@@ -17,6 +17,7 @@ COLUMNS = [
     "in_tok_s",
     "in_tok_s_median",
     "seconds",
+    "median_seconds",
     "first_seconds",
     "step_ms",
     "plan_us_per_step",
@@ -24,6 +25,13 @@ COLUMNS = [
     "peak_rss_mb",
     "start_s",
 ]
+
+#: Flag -> the least that it may be.
+LEAST = {
+    **dict.fromkeys(("repeats", "num_iters", "num_prompts", "max_concurrency", "batch_size", "processes"), 1),
+    **dict.fromkeys(("input_len", "output_len", "random_input_len", "random_output_len"), 1),
+    **dict.fromkeys(("num_iters_warmup", "request_rate", "temperature"), 0),
+}
 
 
 def parser() -> Parser:
@@ -50,7 +58,7 @@ def parser() -> Parser:
 
     for one in (throughput, latency, startup):
         one.add_argument("--model", metavar="MODEL", help="directory, GGUF file or hub name (the embedded model)")
-        add_flags(one, EngineArgs, skip=("model",))
+        add_flags(one, EngineArgs, skip=("model", "disable_log_stats"))
 
     serve = kinds.add_parser("serve", help="load on a running OpenAI-compatible server")
     serve.add_argument("--base-url", default="http://127.0.0.1:8000", help="the server (http://127.0.0.1:8000)")
@@ -68,22 +76,26 @@ def parser() -> Parser:
     for one in (throughput, latency, startup, serve):
         one.add_argument("--seed-prompts", type=int, default=0, help="seed of prompts and lengths (0)")
         one.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
-        one.add_argument("--label", help="name of the model in the records (its directory's name)")
+        one.add_argument("--label", help="name of the model in the records (its own)")
     return main
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a benchmark; 0, or 2 with a sentence for a bad request of the user."""
+    """Run a benchmark; the exit status, 1 where requests failed. Raises ``ConfigError`` for what cannot be run."""
     args = parser().parse_args(argv)
     run = {"throughput": _throughput, "latency": _latency, "startup": _startup, "serve": _serve}[args.kind]
     from octavo.bench import report
 
-    for name in ("repeats", "num_iters", "num_prompts", "max_concurrency", "batch_size"):
-        if getattr(args, name, 1) < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
-    records = run(args)
+    for name, least in LEAST.items():
+        if (value := getattr(args, name, least)) < least:
+            raise ConfigError(f"--{name.replace('_', '-')} must be at least {least}, got {value:g}")
+    report.write([], args.output_json)  # a file that cannot be written to is told before the work, not after it
+    try:
+        records = run(args)
+    except RequestError as error:
+        raise ConfigError(f"the workload does not fit the engine: {error}") from None
     report.write(records, args.output_json)
-    return 0
+    return 1 if any(one.get("failed") for one in records) else 0
 
 
 def _engine(args: Namespace) -> tuple[dict[str, Any], str]:
@@ -153,6 +165,7 @@ def _serve(args: Namespace) -> list[dict[str, Any]]:
     load = Load(
         url=args.base_url,
         model=args.model or models(args.base_url, args.api_key)[0],
+        label=args.label,
         requests=args.num_prompts,
         concurrency=args.max_concurrency,
         inputs=args.random_input_len,
