@@ -1,7 +1,5 @@
 """min-p, top-k and top-p: unlikely tokens get -inf."""
 
-from math import gcd
-
 import torch
 from torch import Tensor
 
@@ -86,12 +84,12 @@ def top_k_p_torch(logits: Tensor, k: Tensor, p: Tensor) -> None:
         if count == 0 and part >= 1:
             continue
         values, ids = largest(row, count or SHORT)
-        if len(values) == 0:  # the row holds what is not a number; drawing will say so
+        if len(values) == 0:  # nothing is left, or the row holds what is not a number; drawing will say so
             continue
         if part < 1:
             total = values.logsumexp(0) if count else log_sum_exp(row.unsqueeze(0))
             kept = _nucleus(values, total, part)
-            if kept == len(values) < len(row) and not count:
+            if kept == len(values) < len(row) and not count and len(values) >= SHORT:
                 values, ids = row.sort(descending=True)
                 kept = _nucleus(values, total, part)
             keep = values >= values[kept - 1]
@@ -102,44 +100,51 @@ def top_k_p_torch(logits: Tensor, k: Tensor, p: Tensor) -> None:
 
 def largest(row: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The ``k`` largest numbers of float32[V] and all that tie with the last of them, largest first, and their places;
-    nothing where one of them is NaN.
+    fewer where fewer are over -inf; nothing where one of them is NaN.
 
     The k-th largest of the maxima of k blocks or more is at most the k-th largest number, so that only numbers that
-    reach it need be sorted.
+    reach it need be sorted. What is left over behind the last whole block is looked at as it is.
     """
-    block = gcd(len(row), BLOCK)
+    block = BLOCK
     while block > 1 and len(row) // block < 2 * k:
         block //= 2
-    if block > 1:
-        blocks = row.view(-1, block)
-        tops = blocks.amax(-1)
-        best = tops.topk(k).values
-        if best[0].isnan():
-            return best[:0], tops[:0].long()
-        ids = _reaching(blocks, tops, best[-1])
-    else:
-        ids = torch.arange(len(row), device=row.device)
+    blocks, rest = _blocks(row, block)
+    tops = blocks.amax(-1)
+    best = tops.topk(min(k, len(tops))).values
+    if best[0].isnan() or rest.isnan().any():
+        return best[:0], tops[:0].long()
+    ids = _reaching(blocks, tops, rest, best[-1])
     values, order = row[ids].sort(descending=True)
-    if len(values) == 0 or values[0].isnan():
-        return values[:0], ids[:0]
+    if len(values) == 0:
+        return values, ids
     keep = values >= values[min(k, len(values)) - 1]
     return values[keep], ids[order][keep]
 
 
-def _reaching(blocks: Tensor, tops: Tensor, least: Tensor) -> Tensor:
-    """Places of the numbers of [n, block] that are at least ``least``; tops [n] are the blocks' maxima."""
-    which = (tops >= least).nonzero().squeeze(1)
-    block, place = (blocks[which] >= least).nonzero(as_tuple=True)
-    return which[block] * blocks.shape[1] + place
-
-
 def left(row: Tensor) -> Tensor:
     """Places of float32[V] that are over -inf, as stages leave them: int64[n]; none where one is NaN."""
-    blocks = row.view(-1, gcd(len(row), BLOCK))
+    blocks, rest = _blocks(row, min(BLOCK, len(row)))
     tops = blocks.amax(-1)
-    if tops.amax().isnan():
+    if tops.amax().isnan() or rest.isnan().any():
         return tops[:0].long()
-    return _reaching(blocks, tops, tops.new_tensor(torch.finfo(row.dtype).min))
+    return _reaching(blocks, tops, rest, tops.new_tensor(float("-inf")))
+
+
+def _blocks(row: Tensor, block: int) -> tuple[Tensor, Tensor]:
+    """A row's whole blocks [n, block], and the rest behind them."""
+    whole = len(row) - len(row) % block
+    return row[:whole].view(-1, block), row[whole:]
+
+
+def _reaching(blocks: Tensor, tops: Tensor, rest: Tensor, least: Tensor) -> Tensor:
+    """Places of a row's numbers that are at least ``least`` and over -inf; tops [n] are the blocks' maxima."""
+    least = least.clamp(min=torch.finfo(tops.dtype).min)
+    which = (tops >= least).nonzero().squeeze(1)
+    block, place = (blocks[which] >= least).nonzero(as_tuple=True)
+    places = which[block] * blocks.shape[1] + place
+    if not len(rest):
+        return places
+    return torch.cat([places, (rest >= least).nonzero().squeeze(1) + blocks.numel()])
 
 
 def _nucleus(values: Tensor, total: Tensor, p: float) -> int:

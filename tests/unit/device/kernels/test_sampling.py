@@ -68,6 +68,20 @@ def test_noise_is_exponential_and_independent_over_ids_positions_and_seeds():
         assert abs(shifted) < 0.015
 
 
+def test_the_only_token_left_is_drawn_whatever_its_noise():
+    """31 bits that round to 2^31 in float32."""
+    (key,) = keys(torch.tensor([0]), torch.tensor([454]))
+    only = torch.full((1, 1024), NOT)
+    only[0, 818] = 0.0
+    noise = exponentials(key, torch.tensor([818], dtype=torch.int32))
+    assert 16 < float(noise) < 17
+    heat = torch.ones(1)
+    for ids, scores in (draw(only, key[None]), draw_rows_torch(only, key[None], heat)):
+        assert ids.tolist() == [818]
+        assert scores.isfinite().all()
+    assert draw_among(only[0, 818:819], torch.tensor([818]), key)[1].isfinite()
+
+
 def test_draws_follow_the_softmax():
     logits = torch.tensor([2.0, 1.0, 0.0, -1.0, NOT])
     count_of = 20000
@@ -226,18 +240,38 @@ def test_normalisation_and_ranks(seed):
     np.testing.assert_array_equal(np.take_along_axis(logits, ids.numpy().astype(int), 1), values.numpy())
 
 
-@given(seeds, st.integers(1, 90), st.sampled_from((64, 128, 192, 77)), st.booleans())
-def test_the_largest_of_a_row(seed, k, vocab, ties):
+@given(seeds, st.integers(1, 90), st.sampled_from((64, 128, 192, 77, 513)), st.booleans(), st.integers(3, 520))
+def test_the_largest_of_a_row(seed, k, vocab, ties, gone):
     row = logits_of(seed, rows=1, vocab=vocab, ties=ties)[0]
-    row[:3] = NOT
+    row[np.random.default_rng(seed).permutation(vocab)[:gone]] = NOT
     k = min(k, vocab)
     values, ids = truncate.largest(torch.from_numpy(row), k)
-    kept = row >= np.sort(row)[-k]
+    kept = (row >= np.sort(row)[-k]) & (row > NOT)
     assert sorted(ids.tolist()) == np.flatnonzero(kept).tolist()
     assert values.tolist() == sorted(row[kept].tolist(), reverse=True)
     assert truncate.left(torch.from_numpy(row)).tolist() == np.flatnonzero(row > NOT).tolist()
-    row[5] = np.nan
+    row[seed % vocab] = np.nan
     assert len(truncate.largest(torch.from_numpy(row), k)[0]) == 0
+    assert len(truncate.left(torch.from_numpy(row))) == 0
+
+
+def test_few_tokens_left_are_all_that_is_sorted(monkeypatch):
+    """What min-p, a mask or allowed ids leave is less than top-k asks for, or than top-p looks at first."""
+    sorted_widths = []
+    sort = torch.Tensor.sort
+
+    def watched(tensor, *args, **options):
+        sorted_widths.append(tensor.numel())
+        return sort(tensor, *args, **options)
+
+    monkeypatch.setattr(torch.Tensor, "sort", watched)
+    row = torch.full((1, 100_000), NOT)
+    row[0, [7, 99_999, 500]] = torch.tensor([1.0, 3.0, 2.0])
+    for k, p in ((50, 1.0), (50, 0.99), (0, 0.99)):
+        got = row.clone()
+        top_k_p(got, torch.tensor([k]), torch.tensor([p]))
+        assert (got > NOT).nonzero()[:, 1].tolist() == [7, 500, 99_999]
+    assert sorted_widths == [3, 3, 3]
 
 
 @settings(max_examples=40)
