@@ -19,6 +19,8 @@ _MIX_2 = 0x94D049BB133111EB - (1 << 64)
 _ID = 0x9E3779B1 - (1 << 32)
 _ROUND_1 = 0x21F0AAAD
 _ROUND_2 = 0x735A2D97
+#: Makes 31 bits a number below 1: 64 of their values round to 2^31 in float32, and 1 has no exponential.
+_UNIT = 2.0**-31 * (1 - 2.0**-24)
 #: Tokens of one first-level maximum.
 BLOCK = 512
 _spread: dict[torch.device, Tensor] = {}
@@ -53,7 +55,7 @@ def _down(x: Tensor, by: int) -> Tensor:
 
 
 def exponentials(key: Tensor, ids: Tensor) -> Tensor:
-    """float32[n] draws of the unit exponential for int32[n] token ids under ``key`` int32[2]; all are over 0.
+    """float32[n] draws of the unit exponential for int32[n] token ids under ``key`` int32[2]; all are over 0 and finite.
 
     They stand on 31 bits, finest near 0, where the winners of ``draw`` are.
     """
@@ -67,7 +69,7 @@ def _exponentials(key: Tensor, spread: Tensor) -> Tensor:
     _fold(x, t, 16, 0xFFFF).mul_(_ROUND_1)
     _fold(x, t, 15, 0x1FFFF).bitwise_xor_(second).mul_(_ROUND_2)
     _fold(x, t, 15, 0x1FFFF).bitwise_and_(0x7FFFFFFF)
-    uniform = x.to(torch.float32).add_(0.5).mul_(-(2.0**-31))
+    uniform = x.to(torch.float32).add_(0.5).mul_(-_UNIT)
     return torch.log1p_(uniform).neg_()
 
 
