@@ -30,12 +30,12 @@ class Case:
     seed: int = 0
 
 
-def layer_of(case: Case, device: torch.device, dtype: torch.dtype) -> LayerAttention:
+def layer_of(case: Case, device: torch.device, dtype: torch.dtype, rounded: torch.dtype) -> LayerAttention:
     rng = np.random.default_rng(case.seed)
     most = max(before + take for before, take in case.rows) + case.decodes
     angles = torch.from_numpy(rng.normal(size=(most, (case.rotary or case.dim) // 2))).float()
-    gains = torch.from_numpy(1 + 0.3 * rng.normal(size=(2, case.dim))).to(device, dtype)
-    sinks = torch.from_numpy(rng.normal(size=case.heads[0])).to(device, dtype)
+    gains = torch.from_numpy(1 + 0.3 * rng.normal(size=(2, case.dim))).to(rounded).to(device, dtype)
+    sinks = torch.from_numpy(rng.normal(size=case.heads[0])).to(rounded).to(device, dtype)
     return LayerAttention(
         name="a",
         q_heads=case.heads[0],
@@ -81,11 +81,18 @@ def step_of(starts, takes, tables, page, device) -> InputBatch:
 
 
 def outputs(
-    backend: AttentionBackend, case: Case, device: torch.device, dtype: torch.dtype, dirt: int = 0
+    backend: AttentionBackend,
+    case: Case,
+    device: torch.device,
+    dtype: torch.dtype,
+    dirt: int = 0,
+    rounded: torch.dtype | None = None,
 ) -> list[torch.Tensor]:
     """What ``backend`` gives in each step, in float32 on the CPU. What a case draws depends on the case alone.
-    ``dirt``: each byte of the cache before anything is stored (255 makes NaN)."""
-    layer = layer_of(case, device, dtype)
+    ``dirt``: each byte of the cache before anything is stored (255 makes NaN). ``rounded``: what is given is rounded to
+    that type."""
+    rounded = rounded or dtype
+    layer = layer_of(case, device, dtype, rounded)
     rng = np.random.default_rng(case.seed + 1)
     spec = layer.spec(dtype.itemsize)
     longest = [before + take + case.decodes for before, take in case.rows]
@@ -94,7 +101,7 @@ def outputs(
     free = iter(rng.permutation(np.arange(1, pages)))
     for row, n in enumerate(longest):
         tables[row, : cdiv(n, case.page)] = [next(free) for _ in range(cdiv(n, case.page))]
-    raw = torch.full((pages * (case.page * spec.token_bytes + 16),), dirt, dtype=torch.uint8, device=device)
+    raw = torch.full((pages * (case.page * spec.token_bytes + 64),), dirt, dtype=torch.uint8, device=device)
     cache = backend.view(spec, raw, pages, case.page, dtype)
     done = [0] * len(case.rows)
     plans = [[before for before, _ in case.rows], [take for _, take in case.rows], *[[1] * len(done)] * case.decodes]
@@ -103,7 +110,7 @@ def outputs(
         rows = [row for row in np.argsort([take != 1 for take in takes], kind="stable") if takes[row]]
         picked = [takes[row] for row in rows]
         batch = step_of([done[row] for row in rows], picked, tables[rows], case.page, device)
-        qkv = torch.from_numpy(rng.normal(size=(sum(picked), sum(layer.sizes)))).to(device, dtype)
+        qkv = torch.from_numpy(rng.normal(size=(sum(picked), sum(layer.sizes)))).to(rounded).to(device, dtype)
         with torch.inference_mode():
             out = backend.attend(layer, qkv, cache, backend.plan(batch, spec, 0))
         found.append(out.float().cpu())

@@ -215,14 +215,14 @@ def decode(
             page = tl.load(pages + (lo * TILE) // PAGE, mask=(sp < splits) & (lo < hi), other=0).to(tl.int64)
         else:
             page = tl.load(pages + keys // PAGE, mask=ok, other=0).to(tl.int64)
-        spot = page * page_stride + (keys % PAGE) * 0
+        spot0 = page * page_stride + (keys % PAGE) * 0
         k0 = tl.load(
-            cache + (spot + k_head + (keys % PAGE) * D)[:, None] + d[None, :],
+            cache + (spot0 + k_head + (keys % PAGE) * D)[:, None] + d[None, :],
             mask=ok[:, None] & in_d[None, :],
             other=0.0,
         )
         v0 = tl.load(
-            cache + (spot + v_head + (keys % PAGE) * DV)[:, None] + dv[None, :],
+            cache + (spot0 + v_head + (keys % PAGE) * DV)[:, None] + dv[None, :],
             mask=ok[:, None] & in_dv[None, :],
             other=0.0,
         )
@@ -233,7 +233,7 @@ def decode(
         qg = tl.load(q_gain + d, mask=in_d, other=0.0).to(tl.float32)
         qgs = tl.load(q_gain + ds, mask=in_d, other=0.0).to(tl.float32)
     if ROTARY > 0:
-        c, s = _turn(cos, sin, length - 1, rope_stride, d, ROTARY)
+        turn, back = _turn(cos, sin, length - 1, rope_stride, d, ROTARY)
     token = row.to(tl.int64)
     idle = (sp >= splits) | (length <= 0)
     if MIXED:
@@ -249,7 +249,7 @@ def decode(
     y = x * qg[None, :]
     if ROTARY > 0:
         other = tl.load(at + ds[None, :], mask=live, other=0.0).to(tl.float32)
-        y = y * c[None, :] + other * (qgs * s)[None, :]
+        y = y * turn[None, :] + other * (qgs * back)[None, :]
     if QN:
         y = y * (1.0 / tl.sqrt_rn(tl.sum(x * x, 1) / D + eps))[:, None]
     q = y.to(qkv.dtype.element_ty)
@@ -262,33 +262,33 @@ def decode(
             total += 1.0
     if OWN:
         if sp == 0:
-            at = base + (NH + head) * D
-            x = tl.load(at + d, mask=in_d, other=0.0).to(tl.float32)
-            y = x
+            own_at = base + (NH + head) * D
+            own_x = tl.load(own_at + d, mask=in_d, other=0.0).to(tl.float32)
+            own_y = own_x
             if KN:
-                y = x * tl.load(k_gain + d, mask=in_d, other=0.0).to(tl.float32)
+                own_y = own_x * tl.load(k_gain + d, mask=in_d, other=0.0).to(tl.float32)
             if ROTARY > 0:
-                other = tl.load(at + ds, mask=in_d, other=0.0).to(tl.float32)
+                own_other = tl.load(own_at + ds, mask=in_d, other=0.0).to(tl.float32)
                 if KN:
-                    other = other * tl.load(k_gain + ds, mask=in_d, other=0.0).to(tl.float32)
-                y = y * c + other * s
+                    own_other = own_other * tl.load(k_gain + ds, mask=in_d, other=0.0).to(tl.float32)
+                own_y = own_y * turn + own_other * back
             if KN:
-                y = y * (1.0 / tl.sqrt_rn(tl.sum(x * x) / D + eps))
-            k = y.to(qkv.dtype.element_ty)
-            v = tl.load(base + (NH + NK) * D + head * DV + dv, mask=in_dv, other=0.0)
+                own_y = own_y * (1.0 / tl.sqrt_rn(tl.sum(own_x * own_x) / D + eps))
+            own_k = own_y.to(qkv.dtype.element_ty)
+            own_v = tl.load(base + (NH + NK) * D + head * DV + dv, mask=in_dv, other=0.0)
             slot = tl.load(slots + token)
-            mine = cache + (slot // PAGE) * page_stride
-            tl.store(mine + k_head + (slot % PAGE) * D + d, k, mask=in_d)
-            tl.store(mine + v_head + (slot % PAGE) * DV + dv, v, mask=in_dv)
-            score = tl.sum(q.to(tl.float32) * k.to(tl.float32)[None, :], 1) * scale
+            own_page = cache + (slot // PAGE) * page_stride
+            tl.store(own_page + k_head + (slot % PAGE) * D + d, own_k, mask=in_d)
+            tl.store(own_page + v_head + (slot % PAGE) * DV + dv, own_v, mask=in_dv)
+            score = tl.sum(q.to(tl.float32) * own_k.to(tl.float32)[None, :], 1) * scale
             if SOFTCAP:
                 score = _capped(score, softcap)
             score = score * LOG2E
-            mn = tl.maximum(m, score)
-            p = tl.exp2(score - mn)
-            total = total * tl.exp2(m - mn) + p
-            acc += p[:, None] * v.to(tl.float32)[None, :]
-            m = mn
+            own_m = tl.maximum(m, score)
+            own_p = tl.exp2(score - own_m)
+            total = total * tl.exp2(m - own_m) + own_p
+            acc += own_p[:, None] * own_v.to(tl.float32)[None, :]
+            m = own_m
     start = lo
     if EARLY:
         s = tl.dot(q, tl.trans(k0), input_precision=EXACT) * scale
@@ -357,10 +357,10 @@ def decode(
                 total = tl.zeros([GP], tl.float32)
                 acc = tl.zeros([GP, DVP], tl.float32)
                 for i in range(splits):
-                    at = mine * SPLITS + i
-                    mi = tl.load(stats + at * 2, mask=g < G, other=0.0, cache_modifier=".cg")
-                    li = tl.load(stats + at * 2 + 1, mask=g < G, other=0.0, cache_modifier=".cg")
-                    oi = tl.load(parts + at[:, None] * DVP + dv[None, :], mask=here, other=0.0, cache_modifier=".cg")
+                    part = mine * SPLITS + i
+                    mi = tl.load(stats + part * 2, mask=g < G, other=0.0, cache_modifier=".cg")
+                    li = tl.load(stats + part * 2 + 1, mask=g < G, other=0.0, cache_modifier=".cg")
+                    oi = tl.load(parts + part[:, None] * DVP + dv[None, :], mask=here, other=0.0, cache_modifier=".cg")
                     mn = tl.maximum(m, mi)
                     a = tl.exp2(m - mn)
                     b = tl.exp2(mi - mn)
@@ -368,8 +368,8 @@ def decode(
                     total = total * a + li * b
                     m = mn
         total = tl.where(g < G, total, 1.0)
-        spot = out + token * (NH * DV) + (head * G + g)[:, None] * DV + dv[None, :]
-        tl.store(spot, (acc / total[:, None]).to(out.dtype.element_ty), mask=here)
+        place = out + token * (NH * DV) + (head * G + g)[:, None] * DV + dv[None, :]
+        tl.store(place, (acc / total[:, None]).to(out.dtype.element_ty), mask=here)
 
 
 @triton.jit

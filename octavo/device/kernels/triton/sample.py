@@ -33,7 +33,7 @@ def _noise(ids, first, second):
     x = (x ^ (x >> 16)) * 0x21F0AAAD
     x = (x ^ (x >> 15) ^ second) * 0x735A2D97
     x = (x ^ (x >> 15)) & 0x7FFFFFFF
-    u = (x.to(tl.float32) + 0.5) * 4.656612873077393e-10
+    u = (x.to(tl.float32) + 0.5) * 4.656612595521636e-10  # draw._UNIT
     # -log(1 - u), with its relative precision kept where the winners are
     e = tl.where(u < 0.015625, u + u * u * (0.5 + u * (0.33333334 + u * 0.25)), -tl.log(1.0 - u))
     return tl.log(e)
@@ -170,9 +170,9 @@ def top_k_p(
 ):
     """The least number that stays is found, then what is under it goes.
 
-    The k-th largest comes from three histograms of the numbers' bits, each finer (a radix selection). For top-p those
-    that reach it, or the SHORT largest, are collected in ``room`` [N, CAP] and sorted; where they are too many or not
-    enough, the threshold is found by bisection over the bits.
+    The k-th largest comes from three histograms of the numbers' bits, each finer (a radix selection). Top-p is a
+    bisection over the bits: among those that reach the k-th, or the SHORT largest, which are collected in ``room``
+    [N, CAP]; over the row where they are too many or not enough.
     """
     release(PDL)
     row = tl.program_id(0).to(tl.int64)
@@ -206,21 +206,21 @@ def top_k_p(
         goal = p * _mass(base, limit, best, V, i, BLOCK)
         c = tl.arange(0, CAP)
         short = tl.load(room + row * CAP + c, mask=c < count, other=-float("inf"))
-        short = tl.sort(short, descending=True)
         chance = tl.where(c < count, tl.exp(short - best), 0.0)
-        before = tl.cumsum(chance, 0) - chance
-        if (count <= CAP) & ((k > 0) | (count >= V) | (tl.sum(chance, 0) >= goal)):
-            low = tl.min(tl.where((before < goal) & (c < count) | (c == 0), short, float("inf")), 0)
-        else:
-            under = _ordered(limit)  # its mass reaches the goal
-            above = _ordered(best) + 1  # this one's does not
-            while above - under > 1:
-                middle = under + (above - under) // 2
-                if _mass(base, _number(middle), best, V, i, BLOCK) >= goal:
-                    under = middle
-                else:
-                    above = middle
-            low = _number(under)
+        enough = (count <= CAP) & ((k > 0) | (count >= V) | (tl.sum(chance, 0) >= goal))
+        under = _ordered(tl.where(enough, low, limit))  # the mass from here on reaches the goal
+        above = _ordered(best) + 1  # and from here on it does not
+        while above - under > 1:
+            middle = under + (above - under) // 2
+            if enough:
+                mass = tl.sum(tl.where(short >= _number(middle), chance, 0.0), 0)
+            else:
+                mass = _mass(base, _number(middle), best, V, i, BLOCK)
+            if mass >= goal:
+                under = middle
+            else:
+                above = middle
+        low = _number(under)
     for start in range(0, V, BLOCK):
         y = tl.load(base + start + i, mask=start + i < V, other=0.0)
         tl.store(base + start + i, tl.where(y < low, -float("inf"), y), mask=start + i < V)

@@ -7,7 +7,7 @@ from octavo.device.attention import triton
 from octavo.device.attention.cpu import CPUAttention
 from octavo.device.attention.triton import Decode, TritonAttention
 from tests.paged import Case, outputs
-from tests.unit.device.kernels.interpreter import interpreted
+from tests.unit.device.kernels.interpreter import HERE, interpreted
 
 CASES = [
     (Case(rows=((5, 1), (17, 4))), Decode(16, 2, 1, True, 4, 2, 0)),
@@ -26,8 +26,8 @@ CASES = [
 def test_as_the_cpu_does(nth, monkeypatch):
     case, how = CASES[nth]
     monkeypatch.setattr(triton, "choose", lambda pairs: how)
-    cpu, dtype = torch.device("cpu"), [torch.float32, torch.float16][nth % 2]
+    dtype = [torch.float32, torch.float16][nth % 2]
     bound = {torch.float32: 1e-5, torch.float16: 5e-3}[dtype]
-    mine = outputs(TritonAttention(), case, cpu, dtype, dirt=255)
-    for one, other in zip(mine, outputs(CPUAttention(), case, cpu, dtype), strict=True):
+    mine = outputs(TritonAttention(), case, HERE, dtype, dirt=255)
+    for one, other in zip(mine, outputs(CPUAttention(), case, torch.device("cpu"), dtype), strict=True):
         torch.testing.assert_close(one, other, atol=bound, rtol=bound)

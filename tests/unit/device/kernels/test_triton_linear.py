@@ -7,9 +7,15 @@ from octavo.device.kernels import joined as room
 from octavo.device.kernels.activation import gated_torch, gated_triton
 from octavo.device.kernels.joined import Tile, joined, joined_torch, squares_of
 from octavo.device.kernels.norm import rms_norm_torch, rms_norm_triton
-from tests.unit.device.kernels.interpreter import interpreted
+from tests.unit.device.kernels.interpreter import HERE, interpreted
 
 pytestmark = interpreted
+
+
+@pytest.fixture(autouse=True)
+def here():
+    with HERE:
+        yield
 
 
 def close(mine, theirs):

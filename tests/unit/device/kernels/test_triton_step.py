@@ -5,9 +5,19 @@ import pytest
 import torch
 
 from octavo.device.kernels import draw, step_in, step_out, truncate
-from tests.unit.device.kernels.interpreter import interpreted
+from tests.unit.device.kernels.interpreter import HERE, interpreted
 
 pytestmark = interpreted
+
+
+@pytest.fixture(autouse=True)
+def here():
+    with HERE:
+        yield
+
+
+def given(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(array).to(HERE)
 
 
 def test_keys_and_draws():
@@ -61,36 +71,36 @@ def test_truncation_keeps_what_sorting_keeps(monkeypatch):
 @pytest.mark.parametrize("single", [True, False])
 def test_a_step_begins(single):
     rng = np.random.default_rng(3)
-    rows = torch.from_numpy(rng.permutation(6)[:4].copy())
+    rows = given(rng.permutation(6)[:4].copy())
     takes, known = (
         (torch.ones(4), torch.zeros(4)) if single else (torch.tensor([1, 3, 1, 300]), torch.tensor([0, 3, 1, 299]))
     )
     takes, known, planned = takes.long(), known.long(), torch.tensor([3, 0, 9, 2])
-    computed, last = (torch.from_numpy(rng.integers(0, 50, 7)) for _ in range(2))
+    computed, last = (given(rng.integers(0, 50, 7)) for _ in range(2))
     chunk = torch.arange(1000, 1000 + int(known.sum()))
     args = rows, takes, known, planned, chunk, computed, last, int(takes.sum())
     mine, theirs = step_in.step_in_triton(*args), step_in.step_in_torch(*args)
     for name in ("ids", "positions", "index", "query_start", "seq_lens"):
         assert torch.equal(getattr(mine, name), getattr(theirs, name)), name
-    table = torch.from_numpy(rng.integers(0, 99, (7, 200)).astype(np.int32))
-    alive = torch.from_numpy(rng.random(7) < 0.7)
-    given = mine.positions, rows[mine.index], table, 8, alive
-    assert torch.equal(step_in.slots_triton(*given), step_in.slots_torch(*given))
+    table = given(rng.integers(0, 99, (7, 200)).astype(np.int32))
+    alive = given(rng.random(7) < 0.7)
+    places = mine.positions, rows[mine.index], table, 8, alive
+    assert torch.equal(step_in.slots_triton(*places), step_in.slots_torch(*places))
 
 
 def test_a_step_is_committed():
     rng = np.random.default_rng(4)
-    rows = torch.from_numpy(rng.permutation(9)[:7].copy())
-    lens = torch.from_numpy(rng.integers(3, 9, 7))
+    rows = given(rng.permutation(9)[:7].copy())
+    lens = given(rng.integers(3, 9, 7))
     sampled = torch.tensor([0, 2, 3, 5, 6])
     tokens = torch.tensor([4, 5, 6, 7, 8])
     state = {
-        "computed": torch.from_numpy(rng.integers(0, 9, 10)),
-        "last": torch.from_numpy(rng.integers(0, 9, 10)),
-        "alive": torch.from_numpy(rng.random(10) < 0.8),
-        "limit": torch.from_numpy(rng.integers(5, 12, 10).astype(np.int32)),
-        "min_len": torch.from_numpy(rng.integers(0, 9, 10).astype(np.int32)),
-        "stops": torch.from_numpy(rng.integers(-1, 9, (10, 3)).astype(np.int32)),
+        "computed": given(rng.integers(0, 9, 10)),
+        "last": given(rng.integers(0, 9, 10)),
+        "alive": given(rng.random(10) < 0.8),
+        "limit": given(rng.integers(5, 12, 10).astype(np.int32)),
+        "min_len": given(rng.integers(0, 9, 10).astype(np.int32)),
+        "stops": given(rng.integers(-1, 9, (10, 3)).astype(np.int32)),
     }
     other = {name: value.clone() for name, value in state.items()}
     good = torch.tensor([True, True, False, True, True])
