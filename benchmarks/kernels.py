@@ -4,6 +4,7 @@ each, with the bandwidth or the rate they reach.
     python3 benchmarks/kernels.py [attention,linear,sample] > kernels.jsonl
 """
 
+# ruff: noqa: B023 (what is timed is called in the same turn of its loop)
 import json
 import sys
 from collections.abc import Callable
