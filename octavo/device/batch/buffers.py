@@ -89,7 +89,8 @@ class StagedTensor:
             self.tensor = torch.zeros(tuple(shape), dtype=_TORCH[np.dtype(dtype)], device=device)
         self._dtype = np.dtype(dtype)
         self._width = int(np.prod(shape[1:], dtype=np.int64))
-        self._offsets: list[np.ndarray] = []
+        self._host = self.tensor.view(-1).numpy() if shared(device) else None
+        self._starts: list[int] = []
         self._values: list[np.ndarray] = []
 
     def stage(self, row: int, values, start: int = 0) -> None:
@@ -97,20 +98,31 @@ class StagedTensor:
 
         Of two writes to one element before a flush the later wins.
         """
-        data = np.atleast_1d(np.asarray(values, self._dtype))
-        first = row * self._width + start
-        self._offsets.append(np.arange(first, first + len(data)))
-        self._values.append(data)
+        self._starts.append(row * self._width + start)
+        self._values.append(np.atleast_1d(np.asarray(values, self._dtype)))
 
-    def take(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """What is staged, as (offsets int64[M], each once, and their values), and forget it; None where nothing is."""
-        if not self._offsets:
-            return None
-        offsets, values = np.concatenate(self._offsets), np.concatenate(self._values)
-        if len(self._offsets) > 1:  # the last write of an element: a parallel scatter has no order
+    def write(self) -> bool:
+        """Apply what is staged where the memory is the host's, and forget it; False where it has to travel."""
+        if self._host is None:
+            return not self._starts
+        for start, data in zip(self._starts, self._values, strict=True):
+            self._host[start : start + len(data)] = data
+        self._starts.clear()
+        self._values.clear()
+        return True
+
+    def take(self) -> tuple[np.ndarray, np.ndarray]:
+        """What is staged, as (offsets int64[M], each once, and their values), and forget it."""
+        starts, lengths = np.array(self._starts), np.array([len(data) for data in self._values])
+        values = np.concatenate(self._values)
+        ends = np.cumsum(lengths)
+        offsets = np.repeat(starts - ends + lengths, lengths) + np.arange(len(values))
+        order = np.argsort(starts, kind="stable")
+        if (starts[order][1:] < (starts + lengths)[order][:-1]).any():
+            # pieces overlap, and a parallel scatter has no order: the last write of an element is the one
             kept = len(offsets) - 1 - np.unique(offsets[::-1], return_index=True)[1]
             offsets, values = offsets[kept], values[kept]
-        self._offsets.clear()
+        self._starts.clear()
         self._values.clear()
         return offsets, values
 
@@ -120,16 +132,11 @@ class StagedTensor:
 
 def flush(tensors: Iterable[StagedTensor]) -> None:
     """Apply what is staged in all of ``tensors``; everything travels in one packed block."""
-    staged = [(one.tensor, *taken) for one in tensors if (taken := one.take()) is not None]
+    staged = [(one.tensor, *one.take()) for one in tensors if not one.write()]
     if not staged:
         return
-    device = staged[0][0].device
-    if shared(device):
-        for tensor, offsets, values in staged:
-            scatter(tensor.view(-1), torch.from_numpy(offsets), torch.from_numpy(values))
-        return
     parts = [part for _, offsets, values in staged for part in (offsets, values)]
-    block = Columns(device).ship(*parts)
+    block = Columns(staged[0][0].device).ship(*parts)
     for (tensor, _, _), offsets, values in zip(staged, block[::2], block[1::2], strict=True):
         scatter(tensor.view(-1), offsets, values.to(tensor.dtype))
 

@@ -55,7 +55,7 @@ def _down(x: Tensor, by: int) -> Tensor:
 
 
 def exponentials(key: Tensor, ids: Tensor) -> Tensor:
-    """float32[n] draws of the unit exponential for int32[n] token ids under ``key`` int32[2]; all are over 0 and finite.
+    """float32[n] draws of the unit exponential for int32[n] token ids under ``key`` int32[2], over 0 and finite.
 
     They stand on 31 bits, finest near 0, where the winners of ``draw`` are.
     """

@@ -1,4 +1,4 @@
-"""Repetition, frequency and presence penalties."""
+"""Repetition, frequency and presence penalties: over whole rows, or over the tokens that a row has seen."""
 
 import torch
 from torch import Tensor
@@ -24,6 +24,24 @@ def penalise_torch(
     factor = torch.where(logits > 0, 1.0 / rep.unsqueeze(1), rep.unsqueeze(1))
     logits.mul_(factor.masked_fill_(~seen, 1.0))
     logits.sub_(said * freq.unsqueeze(1)).sub_((said > 0) * pres.unsqueeze(1))
+
+
+def penalise_seen(
+    logits: Tensor, index: Tensor, ids: Tensor, said: Tensor, rep: Tensor, freq: Tensor, pres: Tensor
+) -> None:
+    """``penalise`` where what each row has seen is a list: of token ``ids[j]`` int64[M] in logit row ``index[j]``
+    int64[M], said ``said[j]`` times (0: only the prompt has it). No token twice in a row."""
+    penalise_seen_torch(logits, index, ids, said, rep, freq, pres)
+
+
+def penalise_seen_torch(
+    logits: Tensor, index: Tensor, ids: Tensor, said: Tensor, rep: Tensor, freq: Tensor, pres: Tensor
+) -> None:
+    here = logits[index, ids]
+    each = rep[index]
+    here.mul_(torch.where(here > 0, 1.0 / each, each))
+    here.sub_(said * freq[index]).sub_((said > 0) * pres[index])
+    logits[index, ids] = here
 
 
 def count(counts: Tensor, rows: Tensor, tokens: Tensor, good: Tensor) -> None:

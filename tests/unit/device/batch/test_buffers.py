@@ -44,3 +44,15 @@ def test_page_diffs_go_to_their_group_row_and_place():
     assert tables[0][2, :3].tolist() == [5, 6, 0]
     assert tables[1][2, :3].tolist() == [0, 7, 0]
     assert tables[0][0, 3:5].tolist() == [8, 9]
+
+
+@given(writes.filter(len))
+def test_what_travels_names_each_element_once_and_its_last_value(staged):
+    tensor = StagedTensor((5, 9), np.int32, CPU)
+    expected = {}
+    for row, start, values in staged:
+        tensor.stage(row, values, start)
+        expected |= {row * 9 + start + i: value for i, value in enumerate(values)}
+    offsets, values = tensor.take()
+    assert len(set(offsets.tolist())) == len(offsets)
+    assert dict(zip(offsets.tolist(), values.tolist(), strict=True)) == expected
