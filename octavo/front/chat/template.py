@@ -16,6 +16,8 @@ RESERVED = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize"}
     | {"raise_exception", "strftime_now"}
 )
+#: Characters of a template that comes with a request.
+MAX_TEMPLATE = 1 << 18
 _PROBE = "octavo probe 7f3a"
 _CUT = "octavo cut 91c5"
 
@@ -95,9 +97,13 @@ class ChatTemplate:
         if given is not None:
             if not isinstance(given, str):
                 raise BadRequest("chat_template must be text", "chat_template")
+            if len(given) > MAX_TEMPLATE:
+                raise BadRequest(
+                    f"chat_template may have at most {MAX_TEMPLATE} characters, got {len(given)}", "chat_template"
+                )
             try:
                 return self._environment.from_string(given)
-            except (jinja2.TemplateError, RecursionError) as error:
+            except jinja2.TemplateError as error:
                 raise BadRequest(f"chat_template is no Jinja: {error}", "chat_template") from None
         if tools and "tool_use" in self._templates:
             return self._templates["tool_use"]
@@ -115,7 +121,7 @@ class ChatTemplate:
             raise  # the caller set the limit and knows what it means
         except jinja2.TemplateError as error:
             raise BadRequest(f"the chat template refuses the conversation: {error}", "messages") from None
-        except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
+        except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
             what = f"{type(error).__name__}: {error}"
             raise BadRequest(f"the chat template cannot write the conversation: {what[:300]}", "messages") from None
 

@@ -168,7 +168,62 @@ HEAVY = [
     "{{ ('a' * 10000).replace('a', 'a' * 10000) }}",
     "{{ [1] | batch(10**9, 0) | list | length }}",
     "{% for i in range(90000) %}{{ 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa' * 100 }}{% endfor %}",
+    "{% for i in range(1000) %}{% set x = 'a' * 15999999 %}{% endfor %}",
+    "{% set ns = namespace(x=0) %}{% for i in range(1000) %}{% set ns.x = [ns.x, ['a'] * 1999999] %}{% endfor %}",
+    "{{ ','.join(['a' * 15999999] * 1000) | length }}",
+    "{{ (['a' * 15999999] * 1000) | join | length }}",
+    "{{ range(1000) | map('string') | map('center', 15999999) | join | length }}",
+    "{{ (['a' * 15999999] * 1000) | tojson | length }}",
+    "{{ (['a' * 15999999] * 1000) | string | length }}",
+    "{{ ['a' * 15999999] * 1000 }}",
+    "{{ ('%s' % [['a' * 15999999] * 1000]) | length }}",
+    "{{ '{}'.format(['a' * 15999999] * 1000) | length }}",
+    "{{ (['a' * 15999999] * 1000 ~ 'x') | length }}",
+    "{{ ('a' * 10000).translate({97: 'b' * 1000000}) | length }}",
+    "{{ (1).to_bytes(10**10, 'big') | length }}",
+    "{% set ns = namespace(x='a' * 99) %}{% for i in range(40) %}{% set y %}{{ ns.x }}{{ ns.x }}{% endset %}"
+    "{% set ns.x = y %}{% endfor %}{{ ns.x | length }}",
+    "{% set y %}{% for i in range(99999) %}" + "z" * 50_000 + "{% endfor %}{% endset %}{{ y | length }}",
+    "{% macro m() %}" + "z" * 50_000 + "{% endmacro %}{% for i in range(99999) %}{% set x = m() %}{% endfor %}",
+    "{% for i in range(99999) %}{% set x = [" + "i, " * 20_000 + "] %}{% endfor %}",
+    "{% set x = [0] * 1999999 %}{% for i in range(99999) %}{% set y = x[1:] %}{% endfor %}",
+    "{% set ns = namespace(x=3) %}{% for i in range(40) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
+    "{% set ns = namespace(a=1, b=1) %}{% for i in range(60) %}{% set ns.a = [ns.a, ns.a] %}"
+    "{% set ns.b = [ns.b, ns.b] %}{% endfor %}{{ ns.a == ns.b }}",
+    "{{ ([[0] * 1999999] * 1000) | sum(start=[]) | length }}",
+    "{{ ('a ' * 999999) | wordwrap(1, wrapstring='b' * 999999) | length }}",
+    "{{ strftime_now('%1000000000Y') }}",
 ]
+#: Jinja takes these, Python's compiler does not.
+NESTED = [
+    "{% for a in b %}" * 30 + "{% endfor %}" * 30,
+    "{{ " + "(" * 300 + "1" + ")" * 300 + " }}",
+    "{% if 1 %}" * 2000 + "{% endif %}" * 2000,
+    "{{ " + "+".join("1" * 20_000) + " }}",
+]
+
+
+@pytest.mark.parametrize("source", NESTED)
+def test_a_template_that_cannot_be_compiled(source):
+    with pytest.raises(BadRequest, match="deeply nested"):
+        write("", chat_template=source)
+    with pytest.raises(ConfigError, match="deeply nested"):
+        write(source)
+
+
+def test_a_template_of_a_request_has_a_longest_size():
+    with pytest.raises(BadRequest, match="at most"):
+        write("", chat_template="a" * 300_000)
+
+
+def test_a_long_conversation_stays_in_the_limits():
+    """What costs is what a template makes, not what it is given."""
+    messages = [{"role": ("user", "assistant")[i % 2], "content": "word " * 40} for i in range(5000)]
+    source = (
+        "{% for m in messages %}{% if m.role == 'user' and not loop.last %}{{ '<u>' + m.content | trim }}"
+        "{% elif messages | length > 3 %}{{ m.content.split('</think>')[-1].strip('\n') ~ '.' }}{% endif %}{% endfor %}"
+    )
+    assert len(write(source, messages)) > 5000 * 195
 
 
 @pytest.mark.parametrize("source", HEAVY)
@@ -176,6 +231,12 @@ def test_a_template_has_an_end(source, monkeypatch):
     monkeypatch.setattr(sandbox, "MAX_STEPS", 20_000)
     with pytest.raises(BadRequest, match="the chat template"):
         write(source)
+
+
+def test_a_template_has_an_end_in_time(monkeypatch):
+    monkeypatch.setattr(sandbox, "MAX_SECONDS", 0.05)
+    with pytest.raises(BadRequest, match="seconds"):
+        write("{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}")
 
 
 def test_a_conversation_that_cannot_fit_is_refused_while_it_is_written():
