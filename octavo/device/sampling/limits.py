@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from octavo.common.math import cdiv, next_power_of_two
-from octavo.device.batch.buffers import HostMirror
+from octavo.device.batch.buffers import HostMirror, ship
 from octavo.device.kernels.mask import add_bias, apply_bits, bad_ends, forbid
 from octavo.device.sampling.stage import Drawing, Rows
 from octavo.wire.plan import NewRow
@@ -82,7 +82,7 @@ class MinTokens:
 
 
 class BadWords:
-    """No token that would complete one of the request's bad words."""
+    """No token that would complete one of the request's bad words in the answer; the prompt is not looked at."""
 
     def __init__(self, rows: Rows):
         self._on = np.zeros(rows.count, np.bool_)
@@ -113,7 +113,9 @@ class BadWords:
         words = self._words.flush()[drawing.device_rows]
         back = torch.arange(1 - words.shape[2], 0, device=logits.device)
         at = drawing.device_lens.unsqueeze(1) + back
-        recent = self._rows.state.history[drawing.device_rows.unsqueeze(1), at.clamp(min=0)].masked_fill(at < 0, -2)
+        state = self._rows.state
+        first = ship(state.prompt[drawing.rows], logits.device).unsqueeze(1)
+        recent = state.history[drawing.device_rows.unsqueeze(1), at.clamp(min=0)].masked_fill(at < first, -2)
         forbid(logits, bad_ends(words, recent))
 
 

@@ -108,7 +108,7 @@ def test_stages_come_in_their_order():
 
     def best(**asked):
         tokens = asked.pop("tokens", (1, 2))
-        options = {name: asked.pop(name) for name in ("stops", "min_length") if name in asked}
+        options = {name: asked.pop(name) for name in ("stops", "min_length", "prompt") if name in asked}
         masks = asked.pop("masks", {})
         return int(
             sample([new_row(0, Sampling(seed=1, temperature=0.0, **asked), tokens, **options)], logits, **masks).tokens[
@@ -129,6 +129,10 @@ def test_stages_come_in_their_order():
     assert best(stops=(10, 20), min_length=2) == 10
     assert best(bad_words=((10,), (2, 20))) == 30
     assert best(bad_words=((10,), (3, 20))) == 20
+    # what the prompt ends with begins no bad word, as in vLLM
+    assert best(bad_words=((10,), (2, 20)), prompt=2) == 20
+    assert best(bad_words=((10,), (1, 2, 20)), prompt=1) == 20
+    assert best(bad_words=((10,), (1, 2, 20)), prompt=0) == 30
     bits = np.zeros((1, 3), np.int32)
     bits[0, 30 // 32] |= 1 << 30
     assert best(masks={"masked": np.array([0]), "bits": bits}) == 30
