@@ -59,7 +59,7 @@ class Decode:
         self.size = size
         self.batch: InputBatch | None = None
         self.hidden: Tensor | None = None
-        self.words: dict[tuple[Draw, int], Tensor] = {}
+        self.words: dict[tuple[Draw, int], Tensor | None] = {}
         self.body: Lazy
         self.tails: dict[tuple[Draw, int], Lazy] = {}
 
@@ -74,7 +74,7 @@ class DecodeSteps:
         tables: BlockTables,
         platform: Platform,
         forward: Callable[[InputBatch], Tensor],
-        tail: Callable[[Draw, int, InputBatch, Tensor], Tensor],
+        tail: Callable[[Draw, int, InputBatch, Tensor], Tensor | None],
         most: int,
         capture: bool,
     ):
@@ -110,7 +110,7 @@ class DecodeSteps:
         step.body()
         return step
 
-    def tail(self, step: Decode, draw: Draw) -> Tensor:
+    def tail(self, step: Decode, draw: Draw) -> Tensor | None:
         """Run the tail of the body that ran last: its words."""
         key = draw, next_power_of_two(self._state.widest_stops)
         tail = step.tails.get(key)

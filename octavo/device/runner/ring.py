@@ -14,14 +14,12 @@ import torch
 from torch import Tensor
 
 from octavo.common.math import next_power_of_two
+from octavo.device.kernels.publish import NO_TOKEN, NOT_A_NUMBER, SILENT, TAGS, store_words, words
 from octavo.device.platforms.base import Platform
 from octavo.errors import EngineDead
 from octavo.wire.result import StepExtras, StepResult
 
-#: Values that are no token: nothing was said; the logits were not numbers; no token was possible.
-SILENT, NOT_A_NUMBER, NO_TOKEN = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD
 FAULTS = {NOT_A_NUMBER: "the model gave logits that are not numbers", NO_TOKEN: "no token is allowed here"}
-_TAGS = (1 << 30) - 1
 #: Seconds that a ticket looks without a pause, and those of a pause after that.
 SPIN, PAUSE = 100e-6, 20e-6
 
@@ -33,24 +31,24 @@ class Ring:
         self._words = platform.pinned((next_power_of_two(slots), rows + 1), torch.int64)
         self._host = self._words.numpy()
         self._clock = torch.ones(1, dtype=torch.int64, device=platform.device)
+        self._direct = platform.can_store_to_host and platform.device.type == "cuda"
         self._next = 1
 
-    def pack(self, tokens: Tensor, counts: Tensor, living: Tensor, scores: Tensor) -> Tensor:
+    def pack(self, tokens: Tensor, counts: Tensor, living: Tensor, scores: Tensor) -> Tensor | None:
         """A step's words int64[1 + N], of device operations alone: tokens, counts int64[N] and scores float32[N] of N
-        logit rows, living bool[N]: the row was alive before."""
-        values = tokens.masked_fill(counts == 0, SILENT)
-        unsound = living & ~scores.isfinite()
-        values.masked_fill_(unsound, NOT_A_NUMBER).masked_fill_(unsound & (scores == float("-inf")), NO_TOKEN)
-        words = torch.nn.functional.pad(values, (1, 0), value=SILENT).bitwise_or_(self._clock << 32)
-        self._clock.add_(1).bitwise_and_(_TAGS)
-        return words
+        logit rows, living bool[N]: the row was alive before. None where the device puts them into the ring itself."""
+        if self._direct:
+            store_words(tokens, counts, living, scores, self._clock, self._words)
+            return None
+        return words(tokens, counts, living, scores, self._clock)
 
-    def publish(self, words: Tensor, count: int) -> int:
+    def publish(self, words: Tensor | None, count: int) -> int:
         """Send the first ``count`` rows of a step's words on their way; the step's tag."""
         tag = self._next
-        self._next = (tag + 1) & _TAGS
-        slot = tag & (len(self._words) - 1)
-        self._words[slot, : count + 1].copy_(words[: count + 1], non_blocking=True)
+        self._next = (tag + 1) & (TAGS - 1)
+        if words is not None:
+            slot = tag & (len(self._words) - 1)
+            self._words[slot, : count + 1].copy_(words[: count + 1], non_blocking=True)
         return tag
 
     def resync(self) -> None:

@@ -21,7 +21,7 @@ from octavo.device.kernels.step_out import commit
 from octavo.device.layers.step import Bound, Step, running
 from octavo.device.models.base import CausalLM
 from octavo.device.platforms.base import Platform
-from octavo.device.runner.decode import Decode, DecodeSteps
+from octavo.device.runner.decode import Decode, DecodeSteps, padded
 from octavo.device.runner.prepare import prepare
 from octavo.device.runner.ring import Copies, Ring, RingTicket
 from octavo.device.runner.ticket import DoneTicket
@@ -31,7 +31,7 @@ from octavo.device.sampling.stage import Drawing
 from octavo.wire.kv import KVGroup
 from octavo.wire.plan import GrammarMasks, NewRow, StepPlan
 from octavo.wire.ports import Ticket
-from octavo.wire.result import LogprobArrays, PromptLogprobs, StepExtras, StepResult
+from octavo.wire.result import LogprobArrays, PromptLogprobs, StepExtras, StepResult, joined
 
 _log = logger(__name__)
 
@@ -102,7 +102,7 @@ class ModelRunner:
         self._broken: list[int] = []
         self._decode: DecodeSteps | None = None
         if self._async is not None:
-            self._ring = Ring(self._async, rows, 2 * lead + 2)
+            self._ring = Ring(self._async, padded(rows), 2 * lead + 2)
             if all(backend.graphs >= GraphUse.DECODE for backend in {one.backend for one in bound.values()}):
                 capture = self._async.graphs and not eager
                 self._decode = DecodeSteps(
@@ -284,7 +284,7 @@ class ModelRunner:
         )
         return mine, hidden
 
-    def _short(self, kind: Draw, stops: int, batch: InputBatch, hidden: Tensor) -> Tensor:
+    def _short(self, kind: Draw, stops: int, batch: InputBatch, hidden: Tensor) -> Tensor | None:
         """A tail of device operations alone: the ring's words. It may be captured."""
         rows, lens = batch.rows[batch.logit_rows], batch.seq_lens[batch.logit_rows]
         step = max(1, LOGITS_ASYNC // self.vocab)
@@ -300,9 +300,9 @@ class ModelRunner:
         tokens, scores = drawn[0] if len(drawn) == 1 else (torch.cat(parts) for parts in zip(*drawn, strict=True))
         return self._words(batch, rows, tokens, scores, stops)
 
-    def _words(self, batch: InputBatch, rows: Tensor, tokens: Tensor, scores: Tensor, stops: int) -> Tensor:
+    def _words(self, batch: InputBatch, rows: Tensor, tokens: Tensor, scores: Tensor, stops: int) -> Tensor | None:
         living = self.state.alive.tensor[rows]
-        counts = self._commit(batch, tokens, scores.isfinite(), stops)
+        counts = self._commit(batch, tokens, scores.abs() < float("inf"), stops)
         return self._ring.pack(tokens, counts, living, scores)
 
     def _full(
@@ -314,7 +314,7 @@ class ModelRunner:
         lens: np.ndarray,
         masks: GrammarMasks | None,
         copies: Copies,
-    ) -> tuple[Tensor, Callable[[float], StepExtras] | None]:
+    ) -> tuple[Tensor | None, Callable[[float], StepExtras] | None]:
         """A tail with every stage: words, and what makes its extras."""
         device_rows = batch.rows[batch.logit_rows]
         drawing = Drawing(rows, lens, device_rows, batch.seq_lens[batch.logit_rows])
@@ -370,12 +370,7 @@ class ModelRunner:
             for part, chosen in zip(hidden.split(step), targets.split(step), strict=True)
         ]
 
-        def joined() -> LogprobArrays:
-            arrays = _joined([part() for part in parts])
-            assert arrays is not None
-            return arrays
-
-        return joined
+        return lambda: joined([part() for part in parts])
 
     def _remember(self, drawing: Drawing, tokens: Tensor) -> None:
         """What rows drew, into the history of those that keep one."""
@@ -471,20 +466,6 @@ def _nothing(plan: StepPlan, step: int, fault: str | None = None) -> StepResult:
 def _all_of(reports: list[LogprobArrays | Later]) -> LogprobArrays | Later | None:
     """The pieces' log-probabilities as one; later, if they come later."""
     if any(callable(one) for one in reports):
-        return lambda: _joined([one() if callable(one) else one for one in reports])  # type: ignore[return-value]
-    return _joined([one for one in reports if not callable(one)])
-
-
-def _joined(parts: list[LogprobArrays]) -> LogprobArrays | None:
-    """One array of several, as wide as the widest."""
-    if not parts:
-        return None
-    wide = max(part.ids.shape[1] for part in parts)
-    pads = [((0, 0), (0, wide - part.ids.shape[1])) for part in parts]
-    return LogprobArrays(
-        np.concatenate([np.pad(part.ids, pad, constant_values=-1) for part, pad in zip(parts, pads, strict=True)]),
-        np.concatenate(
-            [np.pad(part.values, pad, constant_values=-np.inf) for part, pad in zip(parts, pads, strict=True)]
-        ),
-        np.concatenate([part.ranks for part in parts]),
-    )
+        return lambda: joined([one() if callable(one) else one for one in reports])
+    there = [one for one in reports if not callable(one)]
+    return joined(there) if there else None
