@@ -3,7 +3,6 @@
 import logging
 import os
 import sys
-from functools import lru_cache
 
 _FORMAT = "%(asctime)s %(levelname).1s %(name)s%(process_tag)s: %(message)s"
 _tag = ""
@@ -32,9 +31,3 @@ def setup(level: str | None = None, tag: str = "") -> None:
 def logger(name: str) -> logging.Logger:
     """The logger of a module; ``name`` is its ``__name__``."""
     return logging.getLogger(name)
-
-
-@lru_cache(maxsize=1024)
-def warn_once(name: str, message: str) -> None:
-    """Warn, but only the first time that this logger says this."""
-    logging.getLogger(name).warning(message)

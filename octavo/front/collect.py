@@ -26,7 +26,7 @@ class Answer:
         self.index = index
         #: Tokens told so far.
         self.count = 0
-        #: Monotonic seconds of the last of them.
+        #: Monotonic seconds of the last of them; before any is told, of the first, where the core has said so.
         self.told_at: float | None = None
         text = tokenizer if params.detokenize else None
         self._detokenizer: Incremental | None = None

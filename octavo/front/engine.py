@@ -17,7 +17,7 @@ from octavo.front.chat.sandbox import TooLong
 from octavo.front.chat.template import ChatTemplate
 from octavo.front.client.thread import LoopPort, ThreadClient
 from octavo.front.fanout import Desk, Finished, Group, Observer
-from octavo.front.intake import Intake, Prompt, PromptType
+from octavo.front.intake import LONG_TEXT, Intake, Prompt, PromptType
 from octavo.front.tokenizers.base import Tokenizer
 from octavo.outputs import RequestOutput
 from octavo.params import SamplingParams
@@ -28,8 +28,6 @@ from octavo.wire.stats import StepStats
 
 _log = logger(__name__)
 
-#: Texts longer than this (characters) are tokenised in a thread: the loop has others to serve.
-_LONG_TEXT = 16384
 #: Seconds beyond a step's own limit that the core may take to answer an ``add``.
 _ADMIT_GRACE = 30.0
 #: A core that is silent for so many times ``step_timeout``, with requests open, will not speak any more.
@@ -215,7 +213,6 @@ class AsyncEngine:
         cap: bool = False,
         truncate: int | None = None,
         add_special_tokens: bool = True,
-        trace: str = "",
     ) -> Stream:
         """Hand a request to the core; returns once the core has taken it.
 
@@ -245,7 +242,6 @@ class AsyncEngine:
             every=every,
             cap=cap,
             arrival=arrival,
-            trace=trace,
         )
         request_id = request_id or uuid.uuid4().hex
         group = Group(request_id, prompt.text, prompt.ids, params, self.tokenizer, handles, arrival)
@@ -284,7 +280,7 @@ class AsyncEngine:
     ) -> Prompt:
         """A prompt checked and tokenised, long texts off the loop. Raises ``BadRequest``."""
         text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
-        if isinstance(text, str) and len(text) > _LONG_TEXT:
+        if isinstance(text, str) and len(text) > LONG_TEXT:
             return await asyncio.to_thread(
                 self.intake.prompt, prompt, truncate=truncate, add_special_tokens=add_special_tokens
             )

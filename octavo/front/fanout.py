@@ -24,12 +24,17 @@ from octavo.params import RequestOutputKind, SamplingParams
 from octavo.wire.reply import FinishReason, Refused, RequestDelta, StepReply
 
 _log = logger(__name__)
+#: Handles travel as int32.
+HANDLES = 2**31
 _REFUSALS = {error.status: error for error in (NotFound, PayloadTooLarge, Unsupported)}
 
 
 @dataclass(slots=True, kw_only=True)
 class Finished:
-    """One answer that ended, for metrics. ``params.max_tokens`` and ``n`` are as the request asked."""
+    """One answer that ended, for metrics. ``params.max_tokens`` and ``n`` are as the request asked.
+
+    ``most_tokens``: of the request's longest answer, told with the last one to end; None with the others.
+    """
 
     metrics: RequestMetrics
     params: SamplingParams
@@ -37,6 +42,7 @@ class Finished:
     output_tokens: int
     cached_tokens: int
     reason: FinishReasonName
+    most_tokens: int | None = None
 
 
 class Observer(Protocol):
@@ -46,7 +52,7 @@ class Observer(Protocol):
         """``seconds`` since the request arrived."""
 
     def more_tokens(self, seconds: float, count: int) -> None:
-        """``count`` tokens came ``seconds`` after those before them."""
+        """``count`` more tokens of an answer were told, the last one ``seconds`` after the one before them."""
 
     def finished(self, one: Finished) -> None: ...
 
@@ -151,9 +157,28 @@ class Desk:
         self._observers.append(observer)
 
     def handles(self, count: int) -> range:
-        """New handles, never used before. They cost nothing, so ``count`` need not be checked yet."""
-        self._next += count
-        return range(self._next - count, self._next)
+        """Handles that no open request has, one behind the other; after the last there is, from 0 again. They cost
+        nothing, so ``count`` need not be checked yet; raises ``BadRequest`` where there are not so many."""
+        taken = self._behind(self._next, count)
+        for _ in range(2 * len(self._open) + 2):  # each round leaves an open one behind, twice round is enough
+            if taken.stop > HANDLES:
+                break
+            if (used := self._open_one(taken)) is None:
+                self._next = taken.stop
+                return taken
+            taken = self._behind(used + 1, count)
+        raise BadRequest(f"n is {count}, more answers than there are handles left", "n")
+
+    @staticmethod
+    def _behind(first: int, count: int) -> range:
+        first = first if first + count <= HANDLES else 0
+        return range(first, first + count)
+
+    def _open_one(self, handles: range) -> int | None:
+        """One of ``handles`` that is open; None where none is."""
+        if len(handles) < len(self._open):
+            return next((handle for handle in reversed(handles) if handle in self._open), None)
+        return max((handle for handle in self._open if handle in handles), default=None)
 
     def open(self, group: Group) -> None:
         for handle, answer in zip(group.handles, group.answers, strict=True):
@@ -216,6 +241,8 @@ class Desk:
     ) -> bool:
         for delta in deltas:
             group.note(delta)
+            if delta.first is not None:
+                self._time_first(group, answer, delta.first)
             if delta.finish == FinishReason.ERROR:
                 group.fail(RequestFailed(delta.error or "the engine could not finish this request"))
         if answer.finished:
@@ -229,20 +256,29 @@ class Desk:
         return stopped
 
     def _time(self, group: Group, answer: Answer, count: int, now: float) -> None:
-        metrics = group.metrics
-        if metrics.first_token_time is None:
-            metrics.first_token_time = now
+        if answer.told_at is None:
+            self._time_first(group, answer, now)
+        assert answer.told_at is not None
+        more = count if answer.count else count - 1
+        if more:
             for observer in self._observers:
-                observer.first_token(now - metrics.arrival_time)
-        elif answer.told_at is not None:
+                observer.more_tokens(now - answer.told_at, more)
+        answer.told_at = group.metrics.last_token_time = now
+
+    def _time_first(self, group: Group, answer: Answer, when: float) -> None:
+        answer.told_at = when
+        if group.metrics.first_token_time is None:
+            group.metrics.first_token_time = when
             for observer in self._observers:
-                observer.more_tokens(now - answer.told_at, count)
-        answer.told_at = metrics.last_token_time = now
+                observer.first_token(when - group.metrics.arrival_time)
 
     def _forget(self, handle: int, now: float) -> None:
         group, answer = self._open.pop(handle)
+        most = None
         if group.finished:
             group.metrics.finished_time = now
+            if not any(other in self._open for other in group.handles):
+                most = max(one.count for one in group.answers)
         for observer in self._observers:
             observer.finished(
                 Finished(
@@ -252,6 +288,7 @@ class Desk:
                     output_tokens=answer.count,
                     cached_tokens=group.cached or 0,
                     reason=answer.finish_reason or "abort",
+                    most_tokens=most,
                 )
             )
 

@@ -21,6 +21,8 @@ from octavo.wire.request import EngineRequest, Sampling
 
 #: Text, token ids, or a dict with "prompt" or "prompt_token_ids" (vLLM's TextPrompt and TokensPrompt).
 PromptType: TypeAlias = str | Sequence[int] | Mapping[str, Any]
+#: Texts longer than this (characters) are worked on in a thread: an event loop has others to serve.
+LONG_TEXT = 16384
 _SEEDS = 2**63
 _MAX_PRIORITY = 2**31 - 1
 
@@ -177,7 +179,6 @@ class Intake:
         deadline: float | None = None,
         every: int = 1,
         arrival: float | None = None,
-        trace: str = "",
     ) -> list[EngineRequest]:
         """One request for each of ``handles`` (``params.n``). Raises ``BadRequest`` that names the field.
 
@@ -212,7 +213,6 @@ class Intake:
             deadline=deadline,
             salt=salt_bytes(salt) or prompt.salt,
             read_cache=not params.skip_reading_prefix_cache and params.prompt_logprobs is None,
-            trace=trace,
         )
         return [self._child(common, handle, index) for index, handle in enumerate(handles)]
 

@@ -435,7 +435,7 @@ class Told:
     stop: int | None = None
     error: str | None = None
     cached: int | None = None
-    preempted: int = 0
+    first: float | None = None
     logprobs: list[LogprobArrays] = field(default_factory=list)
     prompt_logprobs: list[LogprobArrays] = field(default_factory=list)
 
@@ -461,7 +461,8 @@ def hear(replies, told: dict[int, Told]) -> None:
             assert one.finish is None, "words after the end"
             one.finish, one.stop, one.error = delta.finish, delta.stop, delta.error
             one.cached = delta.cached if delta.cached is not None else one.cached
-            one.preempted = delta.preempted or one.preempted
+            assert one.first is None or delta.first is None, "the first token came twice"
+            one.first = one.first or delta.first
             if delta.logprobs is not None:
                 one.logprobs.append(delta.logprobs)
             one.prompt_logprobs += delta.prompt_logprobs or []

@@ -31,7 +31,8 @@ class AbortReason(enum.IntEnum):
 class RequestDelta(Struct, array_like=True, omit_defaults=True, gc=False):
     """News of one request beside its tokens; every field but ``handle`` is None where there is none.
 
-    ``scheduled``: monotonic seconds at which it first got a row (told once). ``preempted``: how often it lost one.
+    ``scheduled`` and ``first``: monotonic seconds at which it first got a row and at which its first token was known,
+    each told once, at once, however seldom tokens are told.
     ``cached``: prompt tokens that the prefix cache gave (told once, at admission to a row).
     ``stop``: the stop token id that ended it (None for end-of-sequence). ``error``: why it failed.
     ``logprobs``: one row a token of this delta; ``prompt_logprobs``: pieces in order, entry 0 of the first piece speaks
@@ -44,7 +45,7 @@ class RequestDelta(Struct, array_like=True, omit_defaults=True, gc=False):
     error: str | None = None
     cached: int | None = None
     scheduled: float | None = None
-    preempted: int | None = None
+    first: float | None = None
     logprobs: LogprobArrays | None = None
     prompt_logprobs: list[LogprobArrays] | None = None
 

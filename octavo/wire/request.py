@@ -101,4 +101,3 @@ class EngineRequest(Struct, frozen=True, array_like=True, omit_defaults=True, gc
     adapter: AdapterRef | None = None
     media: tuple[MediaRef, ...] = ()
     grammar: GrammarRef | None = None
-    trace: str = ""

@@ -4,10 +4,16 @@ from msgspec import Struct
 
 
 class StepStats(Struct, array_like=True, omit_defaults=True, gc=False):
-    """Gauges (``running`` to ``kv_usage``, a fraction) and counters since the last report (the rest)."""
+    """Gauges (``running`` to ``kv_usage``, a fraction) and counters since the last report (the rest).
+
+    Counters are of the whole engine and go to every client that hears a report: where there are several clients, one of
+    them adds up. ``deferred``: of those ``waiting``, how many wait for something other than room, such as a grammar or
+    a prefix that another request computes.
+    """
 
     running: int = 0
     waiting: int = 0
+    deferred: int = 0
     kv_usage: float = 0.0
     steps: int = 0
     prompt_tokens: int = 0
@@ -15,6 +21,3 @@ class StepStats(Struct, array_like=True, omit_defaults=True, gc=False):
     prefix_queries: int = 0
     prefix_hits: int = 0
     preemptions: int = 0
-    aborted: int = 0
-    failed: int = 0
-    step_seconds: float = 0.0

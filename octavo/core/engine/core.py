@@ -66,7 +66,6 @@ class EngineCore:
         self._lock = threading.RLock()
         self._told = 0.0
         self.spent = Spent()
-        self._busy_told = 0.0
         self._closed = False
         self._interrupt: BaseException | None = None
 
@@ -361,9 +360,7 @@ class EngineCore:
         now = time.monotonic()
         if (now - self._told >= STATS_EVERY and book.counters.steps) or (self.replies and not book.live):
             self._told = now
-            busy = self.spent.busy
-            self.replies.stats(book.take_stats(busy - self._busy_told), {client for client, _ in book.live})
-            self._busy_told = busy
+            self.replies.stats(book.take_stats(), {client for client, _ in book.live})
 
     def _check_alive(self) -> None:
         if self.dead is not None:

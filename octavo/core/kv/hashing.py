@@ -37,8 +37,11 @@ def request_root(root: bytes, adapter: AdapterRef | None, salt: bytes) -> bytes:
     return sha256(_joined([root, content, salt])).digest()
 
 
-def extend(hashes: list[bytes], root: bytes, tokens: Buffer, page: int, media: Sequence[MediaRef] = ()) -> None:
-    """Append the hashes of the full pages of ``tokens`` (int32, from the first token on) not in ``hashes`` yet.
+def extend(
+    hashes: list[bytes], root: bytes, tokens: Buffer, page: int, media: Sequence[MediaRef] = (), most: int | None = None
+) -> None:
+    """Append the hashes of the full pages of ``tokens`` (int32, from the first token on) not in ``hashes`` yet;
+    only the next ``most`` of them, where that is given.
 
     Media that overlap a page enter it as (content, offset to the page's start): the placeholder tokens alone do not
     say what was seen.
@@ -46,12 +49,13 @@ def extend(hashes: list[bytes], root: bytes, tokens: Buffer, page: int, media: S
     size = 4 * page
     parent = hashes[-1] if hashes else root
     view = memoryview(tokens if isinstance(tokens, bytes) else np.ascontiguousarray(tokens).data).cast("B")
-    for index in range(len(hashes), len(view) // size):
+    stop = len(view) // size
+    for index in range(len(hashes), stop if most is None else min(stop, len(hashes) + most)):
         digest = sha256(parent)
         digest.update(view[index * size : (index + 1) * size])
-        start, stop = index * page, (index + 1) * page
+        start = index * page
         for item in media:
-            if item.start < stop and item.stop > start:
+            if item.start < start + page and item.stop > start:
                 digest.update(_joined([item.content, str(item.start - start).encode()]))
         parent = digest.digest()
         hashes.append(parent)

@@ -54,14 +54,23 @@ class KVManager:
         self._epoch += 1
         self._root = model_root(self._identity, self._epoch, self._dtype, self.page)
 
-    def prompt_hashes(self, root: bytes, tokens: bytes, media: tuple[MediaRef, ...]) -> list[bytes]:
-        """The chain of a prompt (int32 bytes). Requests that arrive together share a prompt: the last one is kept."""
+    def prompt_hashes(
+        self, hashes: list[bytes], root: bytes, tokens: bytes, media: tuple[MediaRef, ...], most: int
+    ) -> int:
+        """Bring a chain on to the full pages of a prompt (int32 bytes), hashing up to ``most`` of them: how many it
+        hashed. Requests that arrive together share a prompt: the last whole chain is kept, and taken for nothing."""
+        full = len(tokens) // (4 * self.page)
+        if len(hashes) == full:
+            return 0
         known_root, known_tokens, known_media, known = self._last
-        if known_root != root or known_media != media or known_tokens != tokens:
-            known = []
-            extend(known, root, tokens, self.page, media)
-            self._last = (root, tokens, media, known)
-        return known.copy()
+        if known_root == root and known_media == media and known_tokens == tokens:
+            hashes += known[len(hashes) :]
+        before = len(hashes)
+        if before < full:
+            extend(hashes, root, tokens, self.page, media, most)
+            if len(hashes) == full:
+                self._last = (root, tokens, media, hashes.copy())
+        return len(hashes) - before
 
     def extend_hashes(self, hashes: list[bytes], root: bytes, tokens: Buffer, media: tuple[MediaRef, ...]) -> None:
         """Bring a chain up to the full pages of ``tokens`` (int32, all from the first one on)."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from octavo.config.engine import ScheduleSection
 from octavo.core.kv.manager import KVManager
-from octavo.core.scheduler.columns import GRAMMAR, LOGPROBS, MANY_STOPS, PROMPT_LOGPROBS, STOPS, Columns
+from octavo.core.scheduler.columns import FIRST, GRAMMAR, LOGPROBS, MANY_STOPS, PROMPT_LOGPROBS, STOPS, Columns
 from octavo.core.scheduler.queue import WaitQueue
 from octavo.core.scheduler.replies import Replies
 from octavo.core.scheduler.request import Request, State
@@ -45,6 +45,8 @@ class Book:
         self.most_running = min(schedule.max_num_seqs, schedule.max_num_batched_tokens)
         #: Prompt pages under way, by hash, and who computes them.
         self._coming: dict[bytes, Request] = {}
+        #: Of those queued, how many the last pass passed over since others compute pages of theirs.
+        self.followers = 0
         #: Rows whose steps have results that are fetched apart.
         self.bulky = 0
         self._order: Ints | None = None
@@ -84,8 +86,6 @@ class Book:
                 self._abort(request, reason)
 
     def _abort(self, request: Request, reason: AbortReason) -> None:
-        if reason is not AbortReason.STOP_STRING:
-            self.counters.aborted += 1
         error = "the deadline of the request has passed" if reason is AbortReason.DEADLINE else None
         self.finish(request, FinishReason.ABORT, error=error)
 
@@ -110,7 +110,6 @@ class Book:
             self._abort(request, AbortReason.DEADLINE)
 
     def fail(self, request: Request, error: str) -> None:
-        self.counters.failed += 1
         self.finish(request, FinishReason.ERROR, error=error)
 
     def forget(self, request: Request) -> None:
@@ -164,6 +163,7 @@ class Book:
             | (PROMPT_LOGPROBS if wire.sampling.prompt_logprobs is not None else 0)
             | (MANY_STOPS if request.many_stops else 0)
             | (GRAMMAR if request.grammar is not None else 0)
+            | (FIRST if length == request.prompt else 0)
         )
         self.bulky += bool(flags & (LOGPROBS | PROMPT_LOGPROBS))
         request.row, request.state = row, State.RUNNING
@@ -225,10 +225,8 @@ class Book:
         request.tokens = c.tokens[row, : c.length[row]].copy()
         self._leave_row(request)
         request.epoch += 1
-        request.preempted += 1
         self.counters.preemptions += 1
         self.queue.push(request)
-        self.replies.delta(request.wire.client, RequestDelta(request.wire.handle, preempted=request.preempted))
 
     def make_room(self, request: Request, count: int) -> bool:
         """See that ``count`` pages are free, preempting from the worst rank on. False: ``request`` itself had to go."""
@@ -285,13 +283,13 @@ class Book:
         c.full_at[row] = (full + 1) * self.kv.page
         self.kv.leave(request.tables, done)
 
-    def take_stats(self, seconds: float) -> StepStats:
+    def take_stats(self) -> StepStats:
         """Counters since the last call, and gauges."""
         stats, self.counters = self.counters, StepStats()
         stats.running = len(self.running)
         stats.waiting = len(self.live) - len(self.running)
+        stats.deferred = stats.waiting - len(self.queue) + min(self.followers, len(self.queue))
         stats.kv_usage = self.kv.pool.usage
-        stats.step_seconds = seconds
         return stats
 
     def check(self) -> None:

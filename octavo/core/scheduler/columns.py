@@ -10,6 +10,8 @@ LOGPROBS = 1
 PROMPT_LOGPROBS = 2
 MANY_STOPS = 4
 GRAMMAR = 8
+#: The client has not heard yet when its first token was known.
+FIRST = 16
 
 # The fields of a block. What changes together stands together: a plan raises the first three of its decodes by one, a
 # retired decode changes the second to the sixth by ``RETIRED_BY`` (the sixth where the client hears of it at once).

@@ -27,6 +27,11 @@ AHEAD = 64
 ROOMY = 0.9
 #: So many requests that wait for others' pages are passed over in a step; behind them nobody is looked at.
 FOLLOWERS = 64
+#: Pages of those who wait that one step hashes, 2 to 3 microseconds each: long prompts that arrive together must not
+#: hold up those who run. Who is not through goes on in the next step, and nobody overtakes it.
+HASHED = 1024
+#: After so many pages out of the cache, half a microsecond each, a step admits nobody more, for the same reason.
+CLAIMED = 4096
 
 
 @dataclass(slots=True)
@@ -43,8 +48,8 @@ class Planner:
     def __init__(self, book: Book):
         self.book = book
         self.step = 0
-        #: Requests that wait for pages which others compute.
-        self._followers = 0
+        #: Pages hashed in this pass.
+        self._hashed = 0
         most = book.schedule.max_num_seqs
         self._ones, self._zeros, self._true = np.ones(most, np.int32), np.zeros(most, np.int32), np.ones(most, np.bool_)
         for column in (self._ones, self._zeros, self._true):
@@ -120,7 +125,7 @@ class Planner:
         """The next pieces of prompts that have a row, in the order in which they got it."""
         book, c = self.book, self.book.columns
         pieces: list[Piece] = []
-        others = len(book.prefilling) > 1 or (len(book.queue) > self._followers and self._has_row())
+        others = len(book.prefilling) > 1 or (len(book.queue) > book.followers and self._has_row())
         for request in book.prefilling.copy():
             if left <= 0:
                 break
@@ -147,7 +152,8 @@ class Planner:
         pieces: list[Piece] = []
         followers: list[Request] = []
         promised: int | None = None
-        while left > 0 and self._has_row() and len(followers) < FOLLOWERS:
+        self._hashed = claimed = 0
+        while left > 0 and claimed < CLAIMED and self._has_row() and len(followers) < FOLLOWERS:
             request = book.queue.head()
             if request is None:
                 break
@@ -156,6 +162,8 @@ class Planner:
                 continue
             length = len(request.tokens)
             hashes = self._hashes(request)
+            if hashes is None:
+                break
             most = (length - 1) // kv.page
             match = kv.match(hashes, most)
             request.awaits = book.last_coming(hashes, match.pages, most)
@@ -175,6 +183,7 @@ class Planner:
                 break
             book.queue.pop()
             kv.claim(request.tables, match)
+            claimed += match.pages
             row = book.enter_row(request, cached)
             book.announce(request, hashes, match.pages)
             for group, table in enumerate(request.tables):
@@ -186,21 +195,24 @@ class Planner:
             pieces.append(Piece(request, take))
             left -= take
             self._tell_admission(request, row, cached, now)
-        self._followers = len(followers)
+        book.followers = len(followers)
         for request in followers:
             book.queue.push(request)
         return pieces
 
-    def _hashes(self, request: Request) -> list[bytes]:
-        """The chain of all full pages of a waiting request; none if it must not read the cache."""
+    def _hashes(self, request: Request) -> list[bytes] | None:
+        """The chain of all full pages of a waiting request, none if it must not read the cache; None where this step
+        has hashed enough."""
         kv, wire = self.book.kv, request.wire
         if not kv.caching or not request.reads_cache:
             return []
-        if not request.hashes and len(request.tokens) == request.prompt:
-            request.hashes = kv.prompt_hashes(request.root, wire.tokens, wire.media)
+        if len(request.tokens) == request.prompt:
+            self._hashed += kv.prompt_hashes(
+                request.hashes, request.root, wire.tokens, wire.media, HASHED - self._hashed
+            )
         else:
             kv.extend_hashes(request.hashes, request.root, request.tokens, wire.media)
-        return request.hashes
+        return request.hashes if len(request.hashes) == len(request.tokens) // kv.page else None
 
     def _promised(self) -> int:
         """Pages that prompts under way still need."""

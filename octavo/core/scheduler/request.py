@@ -48,7 +48,6 @@ class Request:
     awaits: bytes = b""
     logprobs: list[LogprobArrays] = field(default_factory=list)
     scored: int = 0
-    preempted: int = 0
     scheduled: bool = False
     grammar: Ruler | None = None
     many_stops: frozenset[int] = frozenset()

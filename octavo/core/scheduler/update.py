@@ -1,5 +1,7 @@
 """From a step's result to the book: new tokens, stops, pages that are full, and what clients hear."""
 
+import time
+
 import numpy as np
 
 from octavo.core.scheduler.book import Book
@@ -8,6 +10,7 @@ from octavo.core.scheduler.columns import (
     DONE,
     EPOCH,
     EVERY,
+    FIRST,
     FLAGS,
     FULL_AT,
     GRAMMAR,
@@ -82,7 +85,6 @@ class Updater:
         if not plain.all() or (block[STOP:] == tokens).any():
             return False
         c.tokens[rows, length] = tokens
-        book.rows.wake()
         book.counters.generation_tokens += len(rows)
         if ((block[EVERY] == 1) & (block[TOLD] == length)).all():
             c.block[RETIRED, rows] += RETIRED_BY
@@ -127,6 +129,9 @@ class Updater:
         c.length[rows] = length
         c.pending[rows] -= 1
         book.counters.generation_tokens += len(rows)
+        fresh = c.flags[rows] & FIRST > 0
+        if fresh.any():
+            self._first(rows[fresh])
         stopped = (c.stops[:, rows] == tokens).any(axis=0)
         many = c.flags[rows] & MANY_STOPS > 0
         if many.any():
@@ -150,6 +155,13 @@ class Updater:
                 assert request.grammar is not None
                 if not request.grammar.accept(int(tokens[index])):
                     book.fail(request, f"token {tokens[index]} breaks the grammar of this request")
+
+    def _first(self, rows: Ints) -> None:
+        """Tell when the first tokens of ``rows`` were known; the tokens may be told much later."""
+        c, now = self.book.columns, time.monotonic()
+        c.flags[rows] &= ~FIRST
+        for client, handle in zip(c.client[rows].tolist(), c.handle[rows].tolist(), strict=True):
+            self.book.replies.delta(client, RequestDelta(handle, first=now))
 
     def _end(self, request: Request, token: int, stopped: bool) -> None:
         if not stopped:

@@ -12,6 +12,7 @@ from octavo import __version__
 from octavo.common.log import logger
 from octavo.common.words import nearest
 from octavo.errors import BadRequest, EngineDead, NotFound, Unsupported
+from octavo.front.intake import LONG_TEXT
 from octavo.front.server.errors import Stuck
 from octavo.front.server.openai.schema import SamplingBody
 from octavo.front.server.options import Options
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from octavo.front.tokenizers.base import Tokenizer
 
 _log = logger(__name__)
-#: Characters beyond which a text is worked on in a thread: the loop has others to serve.
-LONG_TEXT = 16384
 
 
 class Service:

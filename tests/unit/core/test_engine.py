@@ -10,6 +10,7 @@ import pytest
 
 from core.workload import OddCompiler
 from octavo.core.engine.core import EngineCore
+from octavo.core.scheduler import planning
 from octavo.errors import ConfigError, EngineDead, OutOfMemory
 from octavo.testing.fakes import FakeWorker, Told, expected, fake_config, hear
 from octavo.wire.arrays import pack_tokens
@@ -123,29 +124,14 @@ def test_aborts_in_every_state_free_everything_within_a_step(depth):
         steps(core, after, told)
         open_ones = core.scheduler.unfinished
         core.abort([0, 1, 2, 77], AbortReason.CLIENT)
-        stats = []
-        for reply in core.poll():
-            stats.append(reply.stats)
-            hear([reply], told)
+        hear(core.poll(), told)
         pool = core.scheduler.book.kv.pool
         assert pool.free == pool.pages - 1
         assert core.scheduler.unfinished == 0
         if after:
             assert sum(one.finish is FinishReason.ABORT for one in told.values()) == open_ones
-            assert sum(s.aborted for s in stats if s) == open_ones
         finish(core, told)
         assert not core.worker.rows
-
-
-def test_a_stop_string_is_no_abort_to_count():
-    core = make()
-    core.add([ask(0, out=40)])
-    told: dict[int, Told] = {}
-    steps(core, 5, told)
-    core.abort([0], AbortReason.STOP_STRING)
-    replies = core.poll()
-    assert [reply.stats.aborted for reply in replies if reply.stats] == [0]
-    finish(core, told)
 
 
 def test_deadlines_end_those_who_run_and_those_who_wait():
@@ -203,10 +189,58 @@ def test_the_worst_rank_is_preempted_and_comes_back():
     plans = recorded(core)
     core.add([ask(0, [1] * 20, 40, priority=1), ask(1, [2] * 20, 40)])
     told = finish(core)
-    assert told[0].preempted > 0
-    assert told[1].preempted == 0
     assert told[0].tokens == expected([1] * 20, 0, 60)
-    assert max(new.epoch for plan in plans for new in plan.new) == told[0].preempted
+    epochs = [(new.sampling.seed, new.epoch) for plan in plans for new in plan.new]
+    assert max(epoch for seed, epoch in epochs if seed == 0) > 0
+    assert max(epoch for seed, epoch in epochs if seed == 1) == 0
+
+
+def test_the_first_token_is_timed_when_it_is_known_however_late_it_is_told():
+    core = make(max_num_seqs=8)
+    core.add([ask(0, out=20, every=0), ask(1, out=20, every=1), ask(2, out=0)])
+    told: dict[int, Told] = {}
+    while 0 not in told or told[0].first is None:
+        steps(core, 1, told)
+    assert told[0].first <= time.monotonic()
+    assert not told[0].tokens
+    first = told[0].first
+    finish(core, told)
+    assert (told[0].first, len(told[0].tokens)) == (first, 20)
+    assert told[1].first is not None
+    assert told[2].first is None  # it asked for no token
+
+
+def test_long_prompts_are_hashed_a_part_a_step(monkeypatch):
+    monkeypatch.setattr(planning, "HASHED", 3)
+    core = make(max_num_batched_tokens=64, max_num_seqs=8)
+    told: dict[int, Told] = {}
+    core.add([ask(0, out=40)])
+    steps(core, 3, told)
+    prompts = {handle: [handle] * 55 for handle in range(1, 5)}
+    core.add([ask(handle, prompt) for handle, prompt in prompts.items()])
+    before = len(told[0].tokens)
+    for _ in range(15):
+        steps(core, 1, told)
+        assert core.scheduler._planner._hashed <= 3
+    assert len(told[0].tokens) >= before + 10  # a step that admits somebody says only so
+    assert told[1].tokens
+    finish(core, told)
+    for handle, prompt in prompts.items():
+        assert told[handle].tokens == expected(prompt, handle, 60)
+
+
+def test_long_prefixes_are_taken_over_a_part_a_step(monkeypatch):
+    monkeypatch.setattr(planning, "CLAIMED", 20)
+    core = make(max_num_batched_tokens=64, max_num_seqs=8)
+    plans = recorded(core)
+    prompt = list(range(50))  # 12 pages
+    core.add([ask(0, prompt, 1)])
+    finish(core)
+    core.add([ask(handle, prompt) for handle in range(1, 7)])
+    told = finish(core)
+    assert [len(plan.new) for plan in plans if plan.new] == [1, 2, 2, 2]
+    for handle in range(1, 7):
+        assert told[handle].tokens == expected(prompt, handle, 55)
 
 
 def test_prefixes_are_shared_and_salts_keep_apart():

@@ -245,11 +245,24 @@ def test_new_weights_make_old_pages_unfindable():
 def test_prompts_that_arrive_together_are_hashed_once():
     kv = manager((None,))
     tokens = pack_tokens(range(16))
-    first = kv.prompt_hashes(b"root", tokens, ())
-    second = kv.prompt_hashes(b"root", tokens, ())
+    first, second, other = [], [], []
+    assert kv.prompt_hashes(first, b"root", tokens, (), 99) == 16 // PAGE
+    assert kv.prompt_hashes(second, b"root", tokens, (), 0) == 0
     assert first == second == chain(range(16))
     assert first is not second
-    assert kv.prompt_hashes(b"other", tokens, ()) != first
+    assert kv.prompt_hashes(other, b"other", tokens, (), 99) == 16 // PAGE
+    assert other != first
+
+
+@given(st.integers(0, 50), st.lists(st.integers(0, 5), min_size=1))
+def test_a_chain_made_in_parts_is_the_chain(length, parts):
+    kv = manager((None,))
+    tokens, hashes = pack_tokens(range(length)), []
+    for most in parts:
+        before = len(hashes)
+        assert kv.prompt_hashes(hashes, b"root", tokens, (), most) == len(hashes) - before <= most
+    kv.prompt_hashes(hashes, b"root", tokens, (), length)
+    assert hashes == chain(range(length))
 
 
 # Layouts.

@@ -13,8 +13,7 @@ from octavo.wire.reply import FinishReason
 def test_everybody_gets_the_tokens_that_they_get_alone(house, asks):
     run = drive(house, asks)
     check_answers(house, asks, run)
-    assert run.aborted == sum(told.finish is FinishReason.ABORT for told in run.told.values())
-    assert run.failed == 0
+    assert all(told.finish is not FinishReason.ERROR for told in run.told.values())
 
 
 @settings(max_examples=40)
@@ -63,7 +62,7 @@ def test_a_fault_fails_only_the_requests_in_it(house, asks, step, kind):
 
     run = drive(house, asks, prepare)
     failed = [told for told in run.told.values() if told.finish is FinishReason.ERROR]
-    assert len(failed) == run.failed <= sum(hit)
+    assert len(failed) <= sum(hit)
     for told in failed:
         assert told.error
         assert "on fire" in told.error or "NaN" in told.error

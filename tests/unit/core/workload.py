@@ -155,8 +155,6 @@ class Run:
     worker: FakeWorker
     most_cached: int = 0
     preemptions: int = 0
-    aborted: int = 0
-    failed: int = 0
     generated: int = 0
     log: list = field(default_factory=list)
 
@@ -201,8 +199,6 @@ def drive(house: House, asks: list[Ask], prepare=None, polls: int = 4000) -> Run
         for reply in replies:
             if reply.stats is not None:
                 run.preemptions += reply.stats.preemptions
-                run.aborted += reply.stats.aborted
-                run.failed += reply.stats.failed
                 run.generated += reply.stats.generation_tokens
         core.scheduler.book.check()
         run.polls += 1
@@ -221,6 +217,7 @@ def check_answers(house: House, asks: list[Ask], run: Run) -> None:
     """Everybody got exactly the tokens that they get alone; who was aborted got the beginning of them."""
     for handle, ask in enumerate(asks):
         told, right = run.told[handle], ask.right(house.windows)
+        assert (told.first is not None) == bool(told.tokens)
         if told.finish is FinishReason.ABORT:
             assert ask.gone is not None
             assert told.tokens == right[: len(told.tokens)]

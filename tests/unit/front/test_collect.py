@@ -1,6 +1,7 @@
 """Answers and groups: what a caller sees of replies, in every output kind, however late it looks."""
 
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from front.support import small
 from front.test_logprobs import arrays
 from octavo.errors import BadRequest, EngineDead, NotFound, Overloaded, RequestFailed
+from octavo.front import fanout
 from octavo.front.collect import Answer
 from octavo.front.fanout import Desk, Group
 from octavo.params import RequestOutputKind, SamplingParams
@@ -235,16 +237,17 @@ def test_prompt_logprobs_come_in_pieces_and_begin_with_none():
 
 class Watcher:
     def __init__(self):
-        self.first, self.more, self.done = [], [], []
+        self.first, self.more, self.done, self.most = [], [], [], []
 
     def first_token(self, seconds):
         self.first.append(seconds)
 
     def more_tokens(self, seconds, count):
-        self.more.append(count)
+        self.more.append((count, seconds))
 
     def finished(self, one):
         self.done.append((one.reason, one.prompt_tokens, one.output_tokens, one.cached_tokens))
+        self.most.append(one.most_tokens)
 
 
 def test_observers_hear_of_tokens_and_ends():
@@ -254,8 +257,64 @@ def test_observers_hear_of_tokens_and_ends():
     desk.read(reply([(0, [70])], [RequestDelta(0, cached=1)]))
     desk.read(reply([(0, [71, 72])]))
     assert desk.close(one) == [0]
-    assert (len(watcher.first), watcher.more, watcher.done) == (1, [2], [("abort", 3, 3, 1)])
+    assert [count for count, _ in watcher.more] == [2]
+    assert (len(watcher.first), watcher.done, watcher.most) == (1, [("abort", 3, 3, 1)], [3])
     assert one.metrics.finished_time is not None
+
+
+def test_tokens_told_at_the_end_are_timed_from_the_first():
+    desk, watcher = Desk(), Watcher()
+    desk.observe(watcher)
+    one = group(desk)
+    first = time.monotonic() - 5.0
+    desk.read(reply(deltas=[RequestDelta(0, first=first)]))
+    assert (watcher.first, watcher.more) == ([first], [])  # it arrived at 0.0
+    assert one.metrics.first_token_time == first
+    desk.read(reply([(0, ids_of("abcd"))], end(handle=0)))
+    ((count, seconds),) = watcher.more
+    assert count == 3
+    assert seconds == one.metrics.last_token_time - first >= 5.0
+    # One whose tokens come at once has the first, and no time between two.
+    alone = group(desk)
+    desk.read(reply([(1, [70])], [RequestDelta(1, first=first), *end(handle=1)]))
+    assert (len(watcher.first), len(watcher.more)) == (2, 1)
+    assert alone.metrics.first_token_time == first
+
+
+def test_a_request_is_counted_once_with_its_longest_answer():
+    desk, watcher = Desk(), Watcher()
+    desk.observe(watcher)
+    group(desk, n=3)
+    for handle, text in ((2, "ab"), (0, "abc"), (1, "a")):
+        desk.read(reply([(handle, ids_of(text))], end(handle=handle)))
+    assert watcher.most == [None, None, 3]
+    one = group(desk, n=2)
+    one.fail(RequestFailed("no"))
+    desk.close(one, "error")
+    assert watcher.most[3:] == [None, 0]
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9)), max_size=30), st.integers(0, 12))
+def test_handles_begin_again_and_pass_over_open_ones(steps, start):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fanout, "HANDLES", 12)
+        desk, groups = Desk(), []
+        desk._next = start
+        for n, gone in steps:
+            before = set(desk._open)
+            try:
+                one = group(desk, n=n)
+            except BadRequest:
+                # Nowhere are so many side by side.
+                assert all(before & set(range(at, at + n)) for at in range(12 - n + 1))
+            else:
+                assert not before & set(one.handles)
+                assert set(one.handles) <= set(range(12))
+                groups.append(one)
+            if gone < len(groups):
+                desk.close(groups.pop(gone))
+        with pytest.raises(BadRequest, match="handles"):
+            desk.handles(13)
 
 
 def test_columns_of_numpy_are_read_as_they_are():

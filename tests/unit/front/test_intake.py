@@ -170,10 +170,10 @@ def test_what_the_core_gets():
         top_k=10**6,
         seed=-1 * 2**62,
     )
-    request = admit(intake(), params, [5, 6, 7], salt="s", deadline=3.5, every=0, arrival=1.5, trace="t")[0]
+    request = admit(intake(), params, [5, 6, 7], salt="s", deadline=3.5, every=0, arrival=1.5)[0]
     assert unpack_tokens(request.tokens).tolist() == [5, 6, 7]
     assert (request.limit, request.min_length, request.stops, request.eos) == (12, 5, (1, 30, 31), 1)
-    assert (request.every, request.deadline, request.arrival, request.trace) == (0, 3.5, 1.5, "t")
+    assert (request.every, request.deadline, request.arrival) == (0, 3.5, 1.5)
     sampling = request.sampling
     assert unpack_tokens(sampling.bias_ids).tolist() == [7, 8]
     assert np.frombuffer(sampling.bias_values, "<f4").tolist() == [100.0, -1.5]

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from octavo import __version__
 from octavo.errors import BadRequest
+from octavo.front.intake import LONG_TEXT
 from octavo.front.metrics.prometheus import CONTENT_TYPE, Prometheus
 from octavo.front.server.openai.chat import render
 from octavo.front.server.openai.schema import (
@@ -20,7 +21,7 @@ from octavo.front.server.openai.schema import (
     TokenizeCompletionBody,
 )
 from octavo.front.server.routing import ERRORS, JSONRoute
-from octavo.front.server.service import LONG_TEXT, Service
+from octavo.front.server.service import Service
 
 
 def routes(service: Service, metrics: Prometheus) -> APIRouter:
