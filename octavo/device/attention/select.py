@@ -14,14 +14,23 @@ BACKENDS: Registry[type[AttentionBackend]] = Registry(
 )
 
 
-def select(need: AttentionNeed, order: Sequence[str], wanted: str | None = None) -> tuple[AttentionBackend, str]:
+def select(
+    need: AttentionNeed,
+    order: Sequence[str],
+    wanted: str | None = None,
+    made: dict[str, AttentionBackend] | None = None,
+) -> tuple[AttentionBackend, str]:
     """The first backend of ``order`` that serves ``need`` (``wanted`` alone where one is named), and why it was chosen.
 
-    Raises ``ConfigError`` with every backend's reason if none does.
+    ``made``: backends that are there already, by name; those that are made are added. Raises ``ConfigError`` with every
+    backend's reason if none does.
     """
+    made = {} if made is None else made
     reasons: list[str] = []
     for name in [wanted] if wanted else order:
-        backend = BACKENDS.load(name)()
+        if name not in made:
+            made[name] = BACKENDS.load(name)()
+        backend = made[name]
         reason = backend.supports(need)
         if reason is None:
             return backend, f"{name} ({'asked for' if wanted else '; '.join(reasons) or 'the first choice here'})"

@@ -12,12 +12,17 @@ from torch import Tensor
 
 from octavo.config.facts import RopeFacts
 
+#: Positions whose float64 numbers are held at once.
+PIECE = 4096
+
 
 def table(rope: RopeFacts, dim: int, positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """(cos, sin), float32 [positions, dim / 2] each, scaled by the kind's attention factor."""
     at = torch.arange(positions, dtype=torch.float32, device=device)
     if rope.kind == "dynamic":
-        angles = _dynamic(rope, dim, at)
+        angles = torch.empty(positions, dim // 2, dtype=torch.float32, device=device)
+        for few, out in zip(at.split(PIECE), angles.split(PIECE), strict=True):
+            out.copy_(_dynamic(rope, dim, few))
     else:
         angles = torch.outer(at, _FREQUENCIES[rope.kind](rope, dim).to(device))
     cos, sin = angles.cos(), angles.sin_()

@@ -69,5 +69,5 @@ class Scheme(Protocol):
         """The method of one linear."""
 
 
-#: ``--quantization`` -> scheme; the name of no quantisation is "none".
+#: ``ModelSection.quantization`` -> scheme; the name of no quantisation is "none".
 SCHEMES: Registry[type[Scheme]] = Registry("quantization", "octavo.device.quant", {"none": "plain:Plain"})

@@ -25,15 +25,17 @@ _log = logger(__name__)
 
 
 @torch.inference_mode()
-def load(section: ModelSection, device: torch.device, dtype: torch.dtype) -> CausalLM:
-    """Build the model of ``section`` and fill it, tensor by tensor; memory holds each weight once.
+def load(section: ModelSection, device: torch.device, dtype: torch.dtype, positions: int | None = None) -> CausalLM:
+    """Build the model of ``section`` and fill it, tensor by tensor; memory holds each weight once. ``positions``: the
+    longest sequence that there will be, None for the longest that the model can do.
 
     Raises ``CheckpointError`` that names file and tensor, ``OutOfMemory`` before anything large is allocated.
     """
     facts = section.facts
-    check(facts, device, dtype)
+    positions = positions or facts.max_positions
+    check(facts, device, dtype, positions)
     scheme = SCHEMES.load(section.quantization or "none")()
-    kit = Kit(device=device, dtype=dtype, scheme=scheme, eps=facts.norm_eps, positions=facts.max_positions)
+    kit = Kit(device=device, dtype=dtype, scheme=scheme, eps=facts.norm_eps, positions=positions)
     kind = MODELS.load(facts.architecture)
     model = kind(facts, kit)
     source = _source(section, {name: slot.shape for name, slot in kit.slots.items()})

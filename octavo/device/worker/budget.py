@@ -44,10 +44,13 @@ def measure(
     schedule: ScheduleSection,
     dtype: torch.dtype,
     graphs: bool,
+    positions: int,
 ) -> Budget:
     """Run the largest steps there may be: one of nothing but prompts, with every row drawing at its end, and one decode
-    of all rows. Raises ``OutOfMemory`` that names the flag value that would fit."""
-    longest, rows = schedule.max_num_batched_tokens, schedule.max_num_seqs
+    of all rows. ``positions``: of the longest request. Raises ``OutOfMemory`` that names the flag value that would
+    fit."""
+    rows = schedule.max_num_seqs
+    longest = min(schedule.max_num_batched_tokens, rows * positions)
     platform.reset_peak()
     before = platform.used_memory()
     try:

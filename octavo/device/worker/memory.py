@@ -48,11 +48,12 @@ def activation_bytes(
     backends: Mapping[str, AttentionBackend],
     schedule: ScheduleSection,
     dtype: torch.dtype,
+    positions: int,
 ) -> int:
     """Bytes that the largest step takes beside weights and cache, by a trial step: its peak, scaled to the budget of
-    tokens, and the logits of all rows."""
+    tokens, and the logits of all rows. ``positions``: of the longest request."""
     longest = schedule.max_num_batched_tokens
-    tokens = min(longest, TRIAL, model.facts.max_positions)
+    tokens = min(longest, TRIAL, positions)
     run_trial(model, platform, backends, dtype, min(8, tokens))  # what is made on first use is no activation
     before = platform.used_memory()
     platform.reset_peak()

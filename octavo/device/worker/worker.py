@@ -1,7 +1,7 @@
 """Worker: a rank as the core sees it (a WorkerPort in this process)."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,7 +9,7 @@ import torch
 from octavo.common.log import logger
 from octavo.common.words import nearest, size
 from octavo.config.engine import EngineConfig
-from octavo.device.attention.base import AttentionNeed
+from octavo.device.attention.base import AttentionBackend, AttentionNeed
 from octavo.device.attention.select import BACKENDS, select
 from octavo.device.layers.step import Bound
 from octavo.device.models.base import CausalLM
@@ -20,7 +20,7 @@ from octavo.device.worker.budget import measure
 from octavo.device.worker.memory import activation_bytes, kv_bytes, weight_bytes
 from octavo.errors import ConfigError, OutOfMemory
 from octavo.wire.hello import Hello
-from octavo.wire.kv import KVLayout
+from octavo.wire.kv import KVLayout, KVSpec
 from octavo.wire.plan import GrammarMasks, StepPlan
 from octavo.wire.ports import Ticket
 
@@ -42,14 +42,16 @@ class Worker:
             raise ConfigError(f"--dtype {config.model.dtype}: {reason}")
         if config.cache.dtype not in ("auto", config.model.dtype):
             raise ConfigError(
-                f"--kv-cache-dtype {config.cache.dtype}: this platform keeps keys and values in the model's own type"
-                f" ({config.model.dtype}); use auto"
+                f"a KV cache of {config.cache.dtype} is not possible: keys and values are kept in the model's own type,"
+                f" {config.model.dtype}; possible: auto, {config.model.dtype}"
             )
         if config.device.attention_backend is not None:
             BACKENDS.load(config.device.attention_backend)  # an unknown name is said before anything is read
         started = time.monotonic()
         with torch.inference_mode():
-            self._model: CausalLM = load(config.model, self._platform.device, self._dtype)
+            # two at least: a trial step draws a token behind its prompt
+            self._positions = max(2, config.schedule.max_model_len or config.model.facts.max_positions)
+            self._model: CausalLM = load(config.model, self._platform.device, self._dtype, self._positions)
         self._platform.settle()
         loaded = time.monotonic()
         self._phases = {"platform": started - begun, "load": loaded - started}
@@ -66,7 +68,9 @@ class Worker:
         cache, schedule = self._config.cache, self._config.schedule
         if self._platform.asynchronous:
             graphs = self._platform.graphs and not self._config.device.enforce_eager
-            budget = measure(self._model, self._platform, self._backends, cache, schedule, self._dtype, graphs)
+            budget = measure(
+                self._model, self._platform, self._backends, cache, schedule, self._dtype, graphs, self._positions
+            )
             activations, memory = budget.activations, budget.kv
             why = "as asked" if cache.memory is not None else f"what {cache.utilization:.0%} of the GPU leaves"
             more = {
@@ -76,15 +80,14 @@ class Worker:
                 "margin": budget.margin,
             }
         else:
-            activations = activation_bytes(self._model, self._platform, self._backends, schedule, self._dtype)
+            activations = activation_bytes(
+                self._model, self._platform, self._backends, schedule, self._dtype, self._positions
+            )
             memory, why = kv_bytes(self._platform, cache, activations)
             more = {}
         self._phases["trial"] = time.monotonic() - begun
         item = self._dtype.itemsize
         layers = tuple((layer.name, layer.spec(item)) for layer in self._model.attentions if layer.shares is None)
-        pages = [set(self._backends[name].pages(spec)) for name, spec in layers]
-        name, spec = layers[0]
-        common = tuple(page for page in self._backends[name].pages(spec) if all(page in few for few in pages))
         _log.info("%s: weights %s, activations %s, KV cache %s", why, size(weights), size(activations), size(memory))
         return Hello(
             platform=self._platform.name,
@@ -92,7 +95,7 @@ class Worker:
             dtype=self._config.model.dtype,
             vocab=self._model.facts.vocab,
             layers=layers,
-            page_sizes=common,
+            page_sizes=_common_pages(self._backends, layers),
             memory=memory,
             weights=weights,
             activations=activations,
@@ -159,20 +162,36 @@ class Worker:
         self._commands = {}
 
     def _choose_backends(self) -> None:
+        """A backend for every layer: one instance of each kind, since instances hold buffers that all layers use."""
         wanted = self._config.device.attention_backend
-        self._backends, self._reasons = {}, {}
-        chosen: dict[AttentionNeed, tuple] = {}
+        self._backends: dict[str, AttentionBackend] = {}
+        chosen: dict[AttentionNeed, tuple[AttentionBackend, str]] = {}
+        made: dict[str, AttentionBackend] = {}
         for layer in self._model.attentions:
             need = AttentionNeed.of(layer, self._dtype, self._dtype)
             if need not in chosen:
-                chosen[need] = select(need, self._platform.attention, wanted)
-            self._backends[layer.name], self._reasons["attention"] = chosen[need]
+                chosen[need] = select(need, self._platform.attention, wanted, made)
+            self._backends[layer.name] = chosen[need][0]
+        self._reasons = {"attention": ", ".join(dict.fromkeys(reason for _, reason in chosen.values()))}
 
     def _stats(self) -> dict[str, int]:
         return {"steps": self._steps, "tokens": self._tokens}
 
     def _memory(self) -> dict[str, int]:
         return {"used": self._platform.used_memory(), "free": self._platform.free_memory()}
+
+
+def _common_pages(backends: Mapping[str, AttentionBackend], layers: Sequence[tuple[str, KVSpec]]) -> tuple[int, ...]:
+    """Tokens a page that every layer's backend can walk, in the order of the first layer's."""
+    sizes = {(backends[name].name, spec): tuple(backends[name].pages(spec)) for name, spec in layers}
+    first, *others = sizes.values()
+    common = tuple(page for page in first if all(page in few for few in others))
+    if not common:
+        each = "; ".join(
+            f"{name} {', '.join(map(str, few))}" for name, few in dict.fromkeys((k[0], v) for k, v in sizes.items())
+        )
+        raise ConfigError(f"the model's layers share no page size: their attention backends can walk pages of {each}")
+    return common
 
 
 def _dtype(name: str) -> torch.dtype:

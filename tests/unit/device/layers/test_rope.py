@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.config.facts import ModelFacts
+from octavo.device.layers import rope
 from octavo.device.layers.rope import table
 from octavo.testing import tiny
 
@@ -38,6 +39,13 @@ def test_dynamic_is_plain_up_to_the_trained_length_and_turns_slower_after():
     dynamic, plain = table(facts("dynamic"), 16, 128, CPU), table(facts("default"), 16, 128, CPU)
     assert torch.allclose(dynamic[0][:32], plain[0][:32], atol=2e-6)
     assert not torch.allclose(dynamic[0][64:], plain[0][64:], atol=1e-2)
+
+
+def test_dynamic_is_made_in_pieces(monkeypatch):
+    whole = table(facts("dynamic"), 16, 128, CPU)
+    monkeypatch.setattr(rope, "PIECE", 7)
+    for a, b in zip(whole, table(facts("dynamic"), 16, 128, CPU), strict=True):
+        assert torch.equal(a, b)
 
 
 def test_yarn_scales_both_tables():

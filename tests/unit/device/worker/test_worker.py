@@ -8,11 +8,12 @@ import torch
 
 from octavo.config.engine import CacheSection, DeviceSection, EngineConfig, ModelSection, ScheduleSection, TextSection
 from octavo.config.facts import ModelFacts
+from octavo.device.attention.cpu import CPUAttention
 from octavo.device.platforms.base import PLATFORMS
-from octavo.device.worker.worker import Worker
+from octavo.device.worker.worker import Worker, _common_pages
 from octavo.errors import ConfigError
 from octavo.wire.arrays import ints
-from octavo.wire.kv import KVGroup, KVLayout
+from octavo.wire.kv import KVGroup, KVLayout, KVSpec
 from octavo.wire.plan import Kind, NewRow, PageDiff, StepPlan
 from octavo.wire.request import Sampling
 
@@ -54,7 +55,7 @@ def test_hello_tells_what_the_model_needs():
     assert (hello.platform, hello.dtype, hello.vocab, hello.memory) == ("cpu", "float32", 71, 12345)
     assert len(hello.layers) == 2
     assert hello.layers[0][1].token_bytes == 2 * 2 * 8 * 4
-    assert hello.page_sizes[0] == 64
+    assert hello.page_sizes[0] == 16
     weights = 71 * 32 * 2 + 32 + 2 * (2 * 32 + 32 * 64 + 32 * 32 + 3 * 32 * 48)
     assert 4 * weights <= hello.weights <= 8 * weights + (1 << 20)
     assert hello.activations > 0
@@ -110,7 +111,7 @@ def test_layers_that_share_a_cache_layout_but_not_a_table():
     ("change", "says"),
     [
         ({"model": {"dtype": "float12"}}, "--dtype float12.*did you mean 'float"),
-        ({"cache": CacheSection(dtype="fp8")}, "--kv-cache-dtype fp8: .*use auto"),
+        ({"cache": CacheSection(dtype="fp8")}, "KV cache of fp8 is not possible.*possible: auto, float32"),
         ({"device": DeviceSection(attention_backend="flash")}, "unknown attention backend 'flash'.*known: cpu"),
         ({"device": DeviceSection(platform="tpu")}, "unknown platform 'tpu'"),
     ],
@@ -118,6 +119,51 @@ def test_layers_that_share_a_cache_layout_but_not_a_table():
 def test_what_cannot_work_is_said_in_a_sentence(change, says):
     with pytest.raises(ConfigError, match=says):
         Worker(config_of(**change))
+
+
+@pytest.mark.parametrize("wanted", [None, 2, 40])
+def test_rope_tables_are_as_long_as_the_longest_request(wanted):
+    """Steps may have more tokens than that, from several rows."""
+    asked = ScheduleSection(max_num_seqs=4, max_num_batched_tokens=150, max_model_len=wanted)
+    worker = Worker(config_of(schedule=asked))
+    (cos, sin), *others = {id(layer.rope): layer.rope for layer in worker._model.attentions}.values()
+    assert not others
+    assert len(cos) == len(sin) == (wanted or FACTS.max_positions)
+    layout = layout_of(worker, 8)
+    length = wanted or FACTS.max_positions
+    worker.build(layout, length)
+    worker.forward(prompt_plan([1, 2, 3][: length - 1]))
+    assert worker.sample(None)[0].wait().fault is None
+    assert worker._runner.state.length == length
+
+
+def test_one_backend_serves_layers_of_several_kinds_and_each_reason_is_told():
+    facts = dataclasses.replace(FACTS, windows=(None, 8))
+    worker = Worker(config_of({"facts": facts}))
+    assert len({id(backend) for backend in worker._backends.values()}) == 1
+    assert worker.hello().backends == {"attention": "cpu (the first choice here)"}
+
+
+class Even(CPUAttention):
+    name = "even"
+
+    def pages(self, spec):
+        return (2, 4)
+
+
+class Odd(CPUAttention):
+    name = "odd"
+
+    def pages(self, spec):
+        return (3,)
+
+
+def test_backends_that_share_no_page_size_are_named():
+    spec = KVSpec(2, 8, 8, 4)
+    backends = {"a": Even(), "b": Odd()}
+    with pytest.raises(ConfigError, match=r"share no page size: .* pages of even 2, 4; odd 3"):
+        _common_pages(backends, (("a", spec), ("b", spec)))
+    assert _common_pages(backends, (("b", spec),)) == (3,)
 
 
 def test_the_cpu_tells_memory_and_its_name():
