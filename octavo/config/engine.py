@@ -85,7 +85,6 @@ class DeviceSection:
     threads: int | None = None
     attention_backend: str | None = None
     enforce_eager: bool = False
-    deterministic: bool = False
     logprobs_mode: Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"] = "raw_logprobs"
 
 

@@ -71,15 +71,3 @@ class InputBatch:
     def tokens(self) -> int:
         """T."""
         return self.shape.tokens
-
-    @property
-    def has_prefill(self) -> bool:
-        return self.decodes < len(self.host_rows)
-
-    @property
-    def max_query(self) -> int:
-        return int(self.host_takes.max(initial=0))
-
-    @property
-    def max_seq(self) -> int:
-        return int(self.host_lens.max(initial=0))

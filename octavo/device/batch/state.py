@@ -15,8 +15,8 @@ class RequestState:
     """Rows [R + 1]: one a request, and a last one that padding writes to.
 
     The device's own truth: ``computed`` int64, ``last`` int64 (the token to feed next), ``alive`` bool, and ``history``
-    int32 [R + 1, L] of rows that a sampling stage wants it for. The host's: ``limit``, ``min_len``, ``prompt``,
-    ``epoch`` int32, ``stops`` int32 [R + 1, MAX_STOPS] (-1 where unused), ``keeps`` bool (history is kept).
+    int32 [R + 1, L] of rows that a sampling stage wants it for. The host's: ``limit``, ``min_len``, ``prompt``
+    int32, ``stops`` int32 [R + 1, MAX_STOPS] (-1 where unused), ``keeps`` bool (history is kept).
     """
 
     def __init__(self, rows: int, length: int, device: torch.device):
@@ -29,7 +29,6 @@ class RequestState:
         self.min_len = HostMirror((rows + 1,), np.int32, device)
         self.stops = HostMirror((rows + 1, MAX_STOPS), np.int32, device, fill=-1)
         self.prompt = np.zeros(rows + 1, np.int32)
-        self.epoch = np.zeros(rows + 1, np.int32)
         self.keeps = np.zeros(rows + 1, np.bool_)
         self.widest_stops = 1
         self._device = device
@@ -54,7 +53,6 @@ class RequestState:
         stops[: len(new.stops)] = new.stops
         self.widest_stops = max(self.widest_stops, len(new.stops))
         self.prompt[row] = new.prompt
-        self.epoch[row] = new.epoch
         self.keeps[row] = new.sampling.needs_history
         if self.keeps[row]:
             self._need_history().stage(row, np.frombuffer(new.tokens, "<i4"))

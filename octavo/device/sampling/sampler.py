@@ -154,7 +154,7 @@ class Sampler:
             faults = {} if bool(good.all()) else self._explain(scores, good)
             return Sampled(tokens, scores, good, faults, np.empty(0, np.int64), None)
         asked = np.flatnonzero(self._wants[drawing.rows])
-        raw = self._rows_of(logits, asked).clone() if len(asked) and self._raw else None
+        raw = self._copy_of(logits, asked) if len(asked) and self._raw else None
         for stage in self._stages:
             self._run(stage, logits, drawing)
         if bring is None:
@@ -230,6 +230,10 @@ class Sampler:
     @staticmethod
     def _rows_of(logits: Tensor, at: np.ndarray) -> Tensor:
         return logits if len(at) == len(logits) else logits[ship(at, logits.device)]
+
+    @staticmethod
+    def _copy_of(logits: Tensor, at: np.ndarray) -> Tensor:
+        return logits.clone() if len(at) == len(logits) else logits[ship(at, logits.device)]
 
     @staticmethod
     def _explain(scores: Tensor, good: Tensor) -> dict[int, str]:
