@@ -32,7 +32,8 @@ def test_attention_as_on_a_cpu(nth, dtype):
     # The CPU's answer to the same rounded numbers, in float32.
     bound = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
     mine = outputs(TritonAttention(), SIZES[nth], torch.device("cuda"), dtype, dirt=255)
-    theirs = outputs(CPUAttention(), SIZES[nth], torch.device("cpu"), torch.float32, rounded=dtype)
+    with torch.device("cpu"):
+        theirs = outputs(CPUAttention(), SIZES[nth], torch.device("cpu"), torch.float32, rounded=dtype)
     for one, other in zip(mine, theirs, strict=True):
         torch.testing.assert_close(one, other, atol=bound, rtol=bound)
 

@@ -3,11 +3,14 @@
 import torch
 from torch import Tensor
 
+from octavo.common.math import cdiv, next_power_of_two
 from octavo.device.kernels.launch import AFTER, launch
 from octavo.device.kernels.logprobs import log_sum_exp
 
 #: Tokens that are tried for top-p before the whole row is sorted.
 SHORT = 1024
+#: On a GPU: tokens of a block, and blocks whose tokens are looked at again.
+EACH, FEW = 32, 256
 #: Tokens of a block whose maximum says whether one of them can be among the largest.
 BLOCK = 64
 
@@ -48,23 +51,56 @@ def top_k_p_triton(logits: Tensor, k: Tensor, p: Tensor) -> None:
     from octavo.device.kernels.triton import sample as kernels
 
     count, vocab = logits.shape
-    if count:
-        room = torch.empty(count, 2 * SHORT, dtype=torch.float32, device=logits.device)
-        launch(
-            kernels.top_k_p,
-            (count,),
-            logits,
-            k,
-            p,
-            room,
-            vocab,
-            logits.stride(0),
-            SHORT=SHORT,
-            CAP=2 * SHORT,
-            BLOCK=4096,
-            pdl=AFTER,
-            num_warps=16,
-        )
+    if not count:
+        return
+    device, stride = logits.device, logits.stride(0)
+    blocks, parts = cdiv(vocab, EACH), cdiv(vocab, 4096)
+    tops = torch.empty(count, blocks, dtype=torch.float32, device=device)
+    sums = torch.empty(count, parts, 2, dtype=torch.float32, device=device)
+    found = torch.empty(count, FEW, dtype=torch.int32, device=device)
+    counts = torch.zeros(count, dtype=torch.int32, device=device)
+    lows = torch.empty(count, dtype=torch.float32, device=device)
+    launch(
+        kernels.maxima,
+        (parts, count),
+        logits,
+        k,
+        p,
+        tops,
+        sums,
+        vocab,
+        blocks,
+        stride,
+        BLOCK=4096,
+        EACH=EACH,
+        pdl=AFTER,
+        num_warps=4,
+    )
+    launch(
+        kernels.threshold,
+        (count,),
+        logits,
+        k,
+        p,
+        tops,
+        sums,
+        found,
+        counts,
+        lows,
+        vocab,
+        blocks,
+        parts,
+        stride,
+        BP=next_power_of_two(blocks),
+        PP=next_power_of_two(parts),
+        EACH=EACH,
+        SHORT=FEW * 3 // 4,
+        CAP=FEW,
+        BLOCK=8192,
+        pdl=AFTER,
+        num_warps=16,
+    )
+    launch(kernels.cut, (parts, count), logits, lows, vocab, stride, BLOCK=4096, pdl=AFTER, num_warps=4)
 
 
 def top_k_p_rows_torch(logits: Tensor, k: Tensor, p: Tensor) -> None:

@@ -4,6 +4,8 @@ min-p, top-k and top-p, a program a row, without a sort of the vocabulary.
 The noise is ``kernels.draw``'s, bit for bit up to its logarithm.
 """
 
+import os
+
 import triton
 import triton.language as tl
 
@@ -26,9 +28,23 @@ def keys(seeds, positions, out, count, BLOCK: tl.constexpr, PDL: tl.constexpr):
     tl.store(out + i, x.to(tl.int64, bitcast=True), mask=i < count)
 
 
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+#: y less the noise of an id under two keys, in one piece: operation by operation Triton takes three times as long.
+LOG_NOISE = tl.constexpr("""{ .reg .b32 h, t; .reg .f32 u, e, p, q; .reg .pred small;
+mul.lo.u32 h, $2, 0x9E3779B1; xor.b32 h, h, $3;
+shr.u32 t, h, 16; xor.b32 h, h, t; mul.lo.u32 h, h, 0x21F0AAAD;
+shr.u32 t, h, 15; xor.b32 h, h, t; xor.b32 h, h, $4; mul.lo.u32 h, h, 0x735A2D97;
+shr.u32 t, h, 15; xor.b32 h, h, t; and.b32 h, h, 0x7FFFFFFF;
+cvt.rn.f32.u32 u, h; add.f32 u, u, 0f3F000000; mul.f32 u, u, 0f2FFFFFFF;
+sub.f32 e, 0f3F800000, u; lg2.approx.ftz.f32 e, e; mul.f32 e, e, 0fBF317218;
+fma.rn.f32 p, u, 0f3E800000, 0f3EAAAAAB; fma.rn.f32 p, u, p, 0f3F000000; mul.f32 q, u, u; fma.rn.f32 p, q, p, u;
+setp.lt.f32 small, u, 0f3C800000; selp.f32 e, p, e, small;
+lg2.approx.ftz.f32 e, e; fma.rn.f32 $0, e, 0fBF317218, $1; }""")
+
+
 @triton.jit
 def _noise(ids, first, second):
-    """The logarithm of a unit exponential for each id."""
+    """The logarithm of a unit exponential for each id, as ``LOG_NOISE`` says it."""
     x = (ids.to(tl.uint32) * 0x9E3779B1) ^ first
     x = (x ^ (x >> 16)) * 0x21F0AAAD
     x = (x ^ (x >> 15) ^ second) * 0x735A2D97
@@ -64,10 +80,15 @@ def best_of_blocks(
         t = tl.load(heat + row)
         if t != 0.0:
             if not SCALED:
-                y = tl.div_rn(y, tl.full([BLOCK], 1.0, tl.float32) * t)
+                y = y * (1.0 / t)
             first = tl.load(key + row * 2).to(tl.uint32, bitcast=True)
             second = tl.load(key + row * 2 + 1).to(tl.uint32, bitcast=True)
-            y = y - _noise(i, first, second)
+            if INTERPRETED:
+                y = y - _noise(i, first, second)
+            else:
+                y = tl.inline_asm_elementwise(
+                    LOG_NOISE, "=f,f,r,r,r", [y, i, first, second], dtype=tl.float32, is_pure=True, pack=1
+                )
     bad = tl.max((y != y).to(tl.int32), 0)
     y = tl.where(y != y, -float("inf"), y)
     top = tl.max(y, 0)
@@ -128,99 +149,164 @@ def _number(bits):
 
 
 @triton.jit
+def maxima(logits, ks, ps, tops, parts, V, BLOCKS, stride, BLOCK: tl.constexpr, EACH: tl.constexpr, PDL: tl.constexpr):
+    """Of rows with top-k or top-p: the largest number of every EACH (tops [N, BLOCKS]), and of every BLOCK its largest
+    and the sum of exp(y - largest) (parts [N, programs, 2])."""
+    release(PDL)
+    row = tl.program_id(1)
+    block = tl.program_id(0)
+    i = tl.arange(0, BLOCK // EACH)[:, None] * EACH + tl.arange(0, EACH)[None, :]
+    await_inputs(PDL)
+    if (tl.load(ks + row) <= 0) & (tl.load(ps + row) >= 1.0):
+        return
+    at = block * BLOCK + i
+    y = tl.load(logits + row.to(tl.int64) * stride + at, mask=at < V, other=-float("inf"))
+    m = tl.max(y, 1)
+    o = block * (BLOCK // EACH) + tl.arange(0, BLOCK // EACH)
+    tl.store(tops + row * BLOCKS + o, m, mask=o < BLOCKS)
+    top = tl.max(m, 0)
+    total = tl.sum(tl.sum(tl.where(y > -float("inf"), tl.exp(y - top), 0.0), 1), 0)
+    place = parts + (row * tl.num_programs(0) + block) * 2
+    tl.store(place, top)
+    tl.store(place + 1, total)
+
+
+@triton.jit
+def _count(base, low, V, i, BLOCK: tl.constexpr):
+    """How many numbers are at least ``low``."""
+    acc = tl.zeros([BLOCK], tl.int32)
+    for start in range(0, V, BLOCK):
+        y = tl.load(base + start + i, mask=start + i < V, other=-float("inf"))
+        acc += ((_ordered(y) >= low) & (start + i < V)).to(tl.int32)
+    return tl.sum(acc, 0)
+
+
+@triton.jit
 def _mass(base, low, top, V, i, BLOCK: tl.constexpr):
     """The sum of exp(y - top) over numbers of at least ``low``."""
     acc = tl.zeros([BLOCK], tl.float32)
     for start in range(0, V, BLOCK):
         y = tl.load(base + start + i, mask=start + i < V, other=-float("inf"))
-        acc += tl.where(y >= low, tl.exp(y - top), 0.0)
+        acc += tl.where((_ordered(y) >= low) & (y > -float("inf")), tl.exp(y - top), 0.0)
     return tl.sum(acc, 0)
 
 
 @triton.jit
-def _finer(base, found, rest, V, i, SHIFT: tl.constexpr, WIDTH: tl.constexpr, FIRST: tl.constexpr):
-    """WIDTH more bits, above SHIFT, of the ``rest``-th largest of the numbers that begin with ``found``, and its rank
-    among those that share them."""
-    BLOCK: tl.constexpr = i.shape[0]
-    bins = tl.arange(0, 1 << WIDTH)
-    counts = tl.zeros([1 << WIDTH], tl.int32)
-    for start in range(0, V, BLOCK):
-        live = start + i < V
-        y = _ordered(tl.load(base + start + i, mask=live, other=0.0))
-        if not FIRST:
-            live = live & ((y >> (SHIFT + WIDTH)) == (found >> (SHIFT + WIDTH)))
-        counts += tl.histogram(((y >> SHIFT) & ((1 << WIDTH) - 1)).to(tl.int32), 1 << WIDTH, mask=live)
-    over = tl.sum(counts, 0) - tl.cumsum(counts, 0)  # how many are in higher bins
-    mine = tl.max(tl.where(over + counts >= rest, bins, 0), 0)
-    return found | (mine.to(tl.uint32) << SHIFT), rest - tl.sum(tl.where(bins == mine, over, 0), 0)
-
-
-@triton.jit
-def top_k_p(
+def threshold(
     logits,
     ks,
     ps,
-    room,
+    tops,
+    parts,
+    found,
+    count,
+    lows,
     V,
+    BLOCKS,
+    PARTS,
     stride,
+    BP: tl.constexpr,
+    PP: tl.constexpr,
+    EACH: tl.constexpr,
     SHORT: tl.constexpr,
     CAP: tl.constexpr,
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """The least number that stays is found, then what is under it goes.
+    """lows [N]: the least number that top-k and top-p leave, by bisection over the bits of numbers.
 
-    The k-th largest comes from three histograms of the numbers' bits, each finer (a radix selection). Top-p is a
-    bisection over the bits: among those that reach the k-th, or the SHORT largest, which are collected in ``room``
-    [N, CAP]; over the row where they are too many or not enough.
+    The k-th largest of the maxima of blocks is at most the k-th largest number, so that the numbers that count lie in
+    the few blocks whose maximum reaches it: at most CAP of them are read again (``found`` [N, CAP]: which; ``count``
+    [N], 0 before and after). For top-p alone these are the SHORT largest; where they are not enough, and where k is
+    over CAP, the row itself is read at every turn. Sums of chances are of integers, so that their order is nothing.
     """
     release(PDL)
-    row = tl.program_id(0).to(tl.int64)
-    i = tl.arange(0, BLOCK)
+    row = tl.program_id(0)
     await_inputs(PDL)
     k = tl.load(ks + row).to(tl.int32)
     p = tl.load(ps + row)
-    if k <= 0 and p >= 1.0:
+    if (k <= 0) & (p >= 1.0):
+        tl.store(lows + row, -float("inf"))
         return
-    base = logits + row * stride
+    base = logits + row.to(tl.int64) * stride
+    i = tl.arange(0, BLOCK)
+    q = tl.arange(0, PP)
+    peaks = tl.load(parts + (row * PARTS + q) * 2, mask=q < PARTS, other=-float("inf"))
+    sums = tl.load(parts + (row * PARTS + q) * 2 + 1, mask=q < PARTS, other=0.0)
+    best = tl.max(peaks, 0)
+    total = tl.sum(tl.where(sums > 0, sums * tl.exp(peaks - best), 0.0), 0)
+    # blocks that hold the numbers that count
     want = tl.minimum(tl.where(k > 0, k, SHORT), V)
-    # the bits of the want-th largest, from the highest on
-    found = (want * 0).to(tl.uint32)
-    found, rest = _finer(base, found, want, V, i, 21, 11, True)
-    found, rest = _finer(base, found, rest, V, i, 10, 11, False)
-    found, rest = _finer(base, found, rest, V, i, 0, 10, False)
-    low = _number(found)
+    b = tl.arange(0, BP)
+    m = _ordered(tl.load(tops + row * BLOCKS + b, mask=b < BLOCKS, other=-float("inf")))
+    under = (want * 0).to(tl.uint32)
+    above = under + 0xFFFFFFFF
+    reach = tl.minimum(want, BLOCKS)
+    for _ in range(32):
+        middle = under + (above - under) // 2
+        enough = tl.sum(((m >= middle) & (b < BLOCKS)).to(tl.int32), 0) >= reach
+        under = tl.where(enough, middle, under)
+        above = tl.where(enough, above, middle)
+    chosen = (m >= under) & (b < BLOCKS)
+    blocks = tl.sum(chosen.to(tl.int32), 0)
+    few = (blocks <= CAP) & (want <= BLOCKS)
+    spot = tl.atomic_add(count + row + b * 0, 1, mask=chosen & few)
+    tl.store(found + row * CAP + spot, b, mask=chosen & few)
+    tl.debug_barrier()
+    tl.store(count + row, 0)
+    c = tl.arange(0, CAP)
+    mine = tl.load(found + row * CAP + c, mask=(c < blocks) & few, other=0)
+    at = mine[:, None] * EACH + tl.arange(0, EACH)[None, :]
+    held = ((c < blocks) & few)[:, None] & (at < V)
+    y = tl.load(base + at, mask=held, other=-float("inf"))
+    bits = _ordered(y)
+    chance = tl.where(held & (y > -float("inf")), (tl.exp(y - best) * 1099511627776.0).to(tl.int64), 0)
+    # the k-th largest
+    low = (want * 0).to(tl.uint32)
+    if k > 0:
+        above = low + 0xFFFFFFFF
+        for _ in range(32):
+            middle = low + (above - low) // 2
+            if few:
+                n = tl.sum(tl.sum((held & (bits >= middle)).to(tl.int32), 1), 0)
+            else:
+                n = _count(base, middle, V, i, BLOCK)
+            enough = n >= want
+            low = tl.where(enough, middle, low)
+            above = tl.where(enough, above, middle)
     if p < 1.0:
-        top = tl.full([BLOCK], -float("inf"), tl.float32)
-        count = 0
-        for start in range(0, V, BLOCK):
-            y = tl.load(base + start + i, mask=start + i < V, other=-float("inf"))
-            top = tl.maximum(top, y)
-            keep = (y >= low) & (start + i < V)
-            spot = count + tl.cumsum(keep.to(tl.int32), 0) - 1
-            tl.store(room + row * CAP + spot, y, mask=keep & (spot < CAP))
-            count += tl.sum(keep.to(tl.int32), 0)
-        tl.debug_barrier()
-        best = tl.max(top, 0)
-        limit = low if k > 0 else -float("inf")
-        goal = p * _mass(base, limit, best, V, i, BLOCK)
-        c = tl.arange(0, CAP)
-        short = tl.load(room + row * CAP + c, mask=c < count, other=-float("inf"))
-        chance = tl.where(c < count, tl.exp(short - best), 0.0)
-        enough = (count <= CAP) & ((k > 0) | (count >= V) | (tl.sum(chance, 0) >= goal))
-        under = _ordered(tl.where(enough, low, limit))  # the mass from here on reaches the goal
-        above = _ordered(best) + 1  # and from here on it does not
-        while above - under > 1:
-            middle = under + (above - under) // 2
-            if enough:
-                mass = tl.sum(tl.where(short >= _number(middle), chance, 0.0), 0)
+        inside = few
+        if k > 0:
+            if few:
+                goal = tl.sum(tl.sum(tl.where(bits >= low, chance, 0), 1), 0).to(tl.float32) * 9.094947017729282e-13 * p
             else:
-                mass = _mass(base, _number(middle), best, V, i, BLOCK)
-            if mass >= goal:
-                under = middle
+                goal = _mass(base, low, best, V, i, BLOCK) * p
+        else:
+            goal = total * p
+            inside = few & (tl.sum(tl.sum(chance, 1), 0).to(tl.float32) * 9.094947017729282e-13 >= goal)
+        above = _ordered(best) + 1
+        for _ in range(32):
+            middle = low + (above - low) // 2
+            if inside:
+                mass = tl.sum(tl.sum(tl.where(bits >= middle, chance, 0), 1), 0).to(tl.float32) * 9.094947017729282e-13
             else:
-                above = middle
-        low = _number(under)
-    for start in range(0, V, BLOCK):
-        y = tl.load(base + start + i, mask=start + i < V, other=0.0)
-        tl.store(base + start + i, tl.where(y < low, -float("inf"), y), mask=start + i < V)
+                mass = _mass(base, middle, best, V, i, BLOCK)
+            enough = mass >= goal
+            low = tl.where(enough, middle, low)
+            above = tl.where(enough, above, middle)
+    tl.store(lows + row, _number(low))
+
+
+@triton.jit
+def cut(logits, lows, V, stride, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    """-inf for what is under a row's threshold."""
+    release(PDL)
+    row = tl.program_id(1)
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    await_inputs(PDL)
+    low = tl.load(lows + row)
+    if low == -float("inf"):
+        return
+    at = logits + row.to(tl.int64) * stride + i
+    y = tl.load(at, mask=i < V, other=0.0)
+    tl.store(at, tl.full([BLOCK], -float("inf"), tl.float32), mask=(i < V) & (y < low))

@@ -49,7 +49,7 @@ def test_keys_and_draws():
 
 
 def test_truncation_keeps_what_sorting_keeps(monkeypatch):
-    monkeypatch.setattr(truncate, "SHORT", 64)
+    monkeypatch.setattr(truncate, "FEW", 16)
     torch.manual_seed(2)
     logits = torch.randn(9, 3000) * torch.tensor([[0.1], [3.0], [3.0], [9.0], [0.01], [3.0], [1.0], [2.0], [4.0]])
     logits[2] = logits[2].round()
