@@ -5,9 +5,10 @@ import json
 from urllib.parse import urlsplit
 
 import pytest
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from octavo.front.metrics.prometheus import Prometheus
+from octavo.front.metrics.prometheus import ManyTimes, Prometheus
 from octavo.front.server.middleware import OPEN_PATHS
 from octavo.testing.served import Served
 
@@ -19,6 +20,7 @@ NAMES = [
     "e2e_request_latency_seconds", "request_queue_time_seconds", "request_prefill_time_seconds",
     "request_decode_time_seconds", "request_inference_time_seconds", "request_prompt_tokens",
     "request_generation_tokens", "request_params_n", "request_params_max_tokens",
+    "request_max_num_generation_tokens", "num_requests_waiting_by_reason",
 ]  # fmt: skip
 
 
@@ -158,6 +160,54 @@ def test_metrics(server):
     assert server.metric('http_requests_total{handler="/v1/completions"') >= 1
     server.get("/made/up/path")
     assert "made/up" not in server.get("/metrics")[1].decode()
+
+
+def test_a_whole_answer_is_measured_as_a_streamed_one(server):
+    """Its tokens are told seldom, and yet each of them is timed and counted."""
+    names = ("time_to_first_token_seconds", "inter_token_latency_seconds", "request_generation_tokens")
+    params, longest = "vllm:request_params_n_", "vllm:request_max_num_generation_tokens_"
+    seen = {}
+    for stream in (False, True):
+        body = {"prompt": "a b c", "max_tokens": 70, "n": 2, "ignore_eos": True, "stream": stream, "logprobs": 1}
+        wanted = [f"vllm:{name}_{what}" for name in names for what in ("count", "sum")]
+        wanted += [head + what for head in (params, longest) for what in ("count", "sum")]
+        before = [server.metric(name) for name in wanted]
+        status, said = server.raw("/v1/completions", json.dumps(body).encode())
+        assert status == 200
+        if not stream:
+            answer = json.loads(said)
+            assert answer["usage"]["completion_tokens"] == 140
+            assert [len(choice["logprobs"]["token_logprobs"]) for choice in answer["choices"]] == [70, 70]
+        after = [server.metric(name) for name in wanted]
+        seen[stream] = dict(zip(wanted, [y - x for x, y in zip(before, after, strict=True)], strict=True))
+    for stream, found in seen.items():
+        assert found["vllm:time_to_first_token_seconds_count"] == 1, stream
+        assert found["vllm:inter_token_latency_seconds_count"] == 2 * 69
+        assert found["vllm:inter_token_latency_seconds_sum"] > 0
+        assert (found["vllm:request_generation_tokens_count"], found["vllm:request_generation_tokens_sum"]) == (2, 140)
+        assert (found[params + "count"], found[params + "sum"]) == (1, 2)
+        assert (found[longest + "count"], found[longest + "sum"]) == (1, 70)
+
+
+def test_a_value_may_count_many_times():
+    registry = CollectorRegistry()
+    many = ManyTimes("x", "text", {"a": "b"}, (1.0, 2.5))
+    registry.register(many)
+    one = Histogram("y", "text", ("a",), buckets=(1.0, 2.5), registry=registry)
+    for value, times in ((0.5, 3), (1.0, 2), (2.0, 1), (9.0, 4)):
+        many.observe(value, times)
+        for _ in range(times):
+            one.labels("b").observe(value)
+    samples = {
+        name: sorted((s.name[1:], s.labels.get("le"), s.value) for s in family.samples if "created" not in s.name)
+        for name in "xy"
+        for family in registry.collect()
+        if family.name == name
+    }
+    assert [(name, le, value) for name, le, value in samples["x"]] == samples["y"]
+    text = generate_latest(registry).decode()
+    assert 'x_bucket{a="b",le="2.5"} 6.0' in text
+    assert 'y_bucket{a="b",le="2.5"} 6.0' in text
 
 
 def test_made_up_methods_are_counted_together():

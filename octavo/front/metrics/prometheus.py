@@ -1,10 +1,15 @@
 """Prometheus: vLLM's metric names, so that dashboards and autoscalers work unchanged."""
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.metrics_core import HistogramMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from octavo.outputs import RequestMetrics
 from octavo.params import SamplingParams
@@ -12,6 +17,7 @@ from octavo.wire.stats import StepStats
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 REASONS = ("stop", "length", "abort", "error")
+_WAITS = ("capacity", "deferred")
 _LABELS = ("model_name", "engine")
 _SECONDS_TO_FIRST = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
@@ -46,6 +52,29 @@ class Ended(Protocol):
     def cached_tokens(self) -> int: ...
     @property
     def reason(self) -> str: ...
+    @property
+    def most_tokens(self) -> int | None: ...
+
+
+class ManyTimes(Collector):
+    """A histogram that takes a value many times at the cost of once; the library's own takes it once."""
+
+    def __init__(self, name: str, text: str, labels: Mapping[str, str], buckets: tuple[float, ...]):
+        self._name, self._text, self._labels, self._buckets = name, text, labels, buckets
+        self._counts = [0] * (len(buckets) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float, times: int = 1) -> None:
+        self._counts[bisect_left(self._buckets, value)] += times
+        self._sum += value * times
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        family = HistogramMetricFamily(self._name, self._text, labels=list(self._labels))
+        bounds = [floatToGoString(bound) for bound in (*self._buckets, float("inf"))]
+        family.add_metric(
+            list(self._labels.values()), list(zip(bounds, accumulate(self._counts), strict=True)), self._sum
+        )
+        yield family
 
 
 class Prometheus:
@@ -59,6 +88,7 @@ class Prometheus:
 
         self._running = self._gauge("num_requests_running", "requests that run")
         self._waiting = self._gauge("num_requests_waiting", "requests that wait to run")
+        self._waiting_for = self._by("num_requests_waiting_by_reason", "requests that wait, by reason", _WAITS)
         self._kv_usage = self._gauge("kv_cache_usage_perc", "share of the KV cache that is in use; 1 is all of it")
         self._gauge_info("cache_config_info", "how the KV cache is cut up", cache)
 
@@ -70,9 +100,9 @@ class Prometheus:
         self._preemptions = self._counter("num_preemptions", "requests that had to give their pages back")
         self._success = self._by_reason("request_success", "answers that ended, by reason")
 
-        self._step_tokens = self._histogram("iteration_tokens_total", "tokens a step", _STEP_TOKENS)
+        self._step_tokens = self._many_times("iteration_tokens_total", "tokens a step", _STEP_TOKENS)
         self._first = self._histogram("time_to_first_token_seconds", "arrival to first token", _SECONDS_TO_FIRST)
-        self._between = self._histogram("inter_token_latency_seconds", "token to token", _SECONDS_BETWEEN)
+        self._between = self._many_times("inter_token_latency_seconds", "token to token", _SECONDS_BETWEEN)
         self._per_token = self._histogram(
             "request_time_per_output_token_seconds", "mean time a token of a request, after the first", _SECONDS_BETWEEN
         )
@@ -83,6 +113,9 @@ class Prometheus:
         self._decode = self._histogram("request_decode_time_seconds", "first token to last", _SECONDS_WHOLE)
         self._request_prompt = self._histogram("request_prompt_tokens", "prompt tokens of a request", tokens)
         self._request_output = self._histogram("request_generation_tokens", "tokens of an answer", tokens)
+        self._request_most = self._histogram(
+            "request_max_num_generation_tokens", "tokens of a request's longest answer", tokens
+        )
         self._request_max = self._histogram("request_params_max_tokens", "max_tokens that requests asked for", tokens)
         self._request_n = self._histogram("request_params_n", "n that requests asked for", _N)
         self._http = Counter(
@@ -104,20 +137,23 @@ class Prometheus:
         """What the core reports."""
         self._running.set(stats.running)
         self._waiting.set(stats.waiting)
+        self._waiting_for["deferred"].set(stats.deferred)
+        self._waiting_for["capacity"].set(stats.waiting - stats.deferred)
         self._kv_usage.set(stats.kv_usage)
         self._prompt_tokens.inc(stats.prompt_tokens)
         self._generation_tokens.inc(stats.generation_tokens)
         self._queries.inc(stats.prefix_queries)
         self._hits.inc(stats.prefix_hits)
         self._preemptions.inc(stats.preemptions)
-        for _ in range(stats.steps):
-            self._step_tokens.observe((stats.prompt_tokens + stats.generation_tokens) / stats.steps)
+        if stats.steps:
+            self._step_tokens.observe((stats.prompt_tokens + stats.generation_tokens) / stats.steps, stats.steps)
 
     def first_token(self, seconds: float) -> None:
         self._first.observe(seconds)
 
     def more_tokens(self, seconds: float, count: int) -> None:
-        self._between.observe(seconds)
+        # Tokens that are told together count with their mean distance.
+        self._between.observe(seconds / count, count)
 
     def finished(self, one: Ended) -> None:
         times = one.metrics
@@ -126,7 +162,9 @@ class Prometheus:
         self._cached.inc(one.cached_tokens)
         self._request_prompt.observe(one.prompt_tokens)
         self._request_output.observe(one.output_tokens)
-        self._request_n.observe(one.params.n)
+        if one.most_tokens is not None:
+            self._request_n.observe(one.params.n)
+            self._request_most.observe(one.most_tokens)
         if one.params.max_tokens is not None:
             self._request_max.observe(one.params.max_tokens)
         self._whole.observe(end - times.arrival_time)
@@ -154,6 +192,10 @@ class Prometheus:
         gauge = Gauge(f"vllm:{name}", text, ("engine", *values), registry=self._registry)
         gauge.labels(self._label_values[1], *[str(value) for value in values.values()]).set(1)
 
+    def _by(self, name: str, text: str, reasons: tuple[str, ...]) -> dict[str, Gauge]:
+        gauge = Gauge(f"vllm:{name}", text, (*_LABELS, "reason"), registry=self._registry)
+        return {reason: gauge.labels(*self._label_values, reason) for reason in reasons}
+
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(f"vllm:{name}", text, _LABELS, registry=self._registry).labels(*self._label_values)
 
@@ -164,6 +206,12 @@ class Prometheus:
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         found = Histogram(f"vllm:{name}", text, _LABELS, buckets=buckets, registry=self._registry)
         return found.labels(*self._label_values)
+
+    def _many_times(self, name: str, text: str, buckets: tuple[float, ...]) -> ManyTimes:
+        labels = dict(zip(_LABELS, self._label_values, strict=True))
+        found = ManyTimes(f"vllm:{name}", text, labels, buckets)
+        self._registry.register(found)
+        return found
 
 
 def _one_two_five(most: int) -> tuple[int, ...]:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from octavo.front.tokenizers.base import Tokenizer
 
 _log = logger(__name__)
+#: Tokens between two words of the core on an answer that is given whole. Not 0: a very long answer must not be made
+#: into text at once while others wait, and one that the server's end aborts has what was said so far.
+WHOLE_EVERY = 64
 
 
 class Service:
@@ -165,6 +168,7 @@ class Service:
                     priority=body.priority,
                     salt=body.cache_salt,
                     deadline=deadline,
+                    every=1 if body.stream else WHOLE_EVERY,
                     cap=cap,
                     truncate=body.truncate_prompt_tokens,
                     add_special_tokens=body.add_special_tokens is not False,
