@@ -48,6 +48,27 @@ def choose(pairs: int) -> Decode:
     return Decode(64, 1, 1, False, 4, 3, FIRST)
 
 
+class Pieces(NamedTuple):
+    """Query rows and keys of a tile, loads in flight, warps."""
+
+    rows: int
+    tile: int
+    stages: int
+    warps: int
+
+
+def choose_pieces(wide: int, item: int) -> Pieces:
+    """For heads that are ``wide`` and numbers of ``item`` bytes."""
+    if item > 2:
+        return Pieces(64 if wide <= 128 else 32, 32, 2, 4)
+    return Pieces(128, 64, 3, 8) if wide <= 128 else Pieces(64, 64, 2, 4)
+
+
+def choose_ready(heads: int) -> tuple[int, int]:
+    """Heads of a program, and its warps."""
+    return min(16, next_power_of_two(heads)), 4
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class TritonMeta:
     """``singles`` and ``longer``: whether rows of one token, and of more, may be among the step's; ``uniform``: all
@@ -124,7 +145,7 @@ class TritonAttention:
         from octavo.device.kernels.triton import attend as kernels
 
         own = layer.shares is None
-        heads = min(16, next_power_of_two(layer.q_heads + 2 * layer.kv_heads * own))
+        heads, warps = choose_ready(layer.q_heads + 2 * layer.kv_heads * own)
         groups = cdiv(layer.q_heads + 2 * layer.kv_heads * own, heads)
         rotary, cos, sin = _rope(layer, qkv)
         launch(
@@ -152,7 +173,7 @@ class TritonAttention:
             KN=layer.k_norm is not None and own,
             OWN=own,
             pdl=AFTER,
-            num_warps=4,
+            num_warps=warps,
         )
 
     def _pieces(self, layer: LayerAttention, qkv: Tensor, cache: KVCache, meta: TritonMeta, out: Tensor) -> None:
@@ -160,11 +181,8 @@ class TritonAttention:
 
         group = layer.q_heads // layer.kv_heads
         wide = max(_padded(layer.head_dim), _padded(layer.v_dim))
-        rows = 128 if qkv.itemsize == 2 else 64
-        if wide > 128:
-            rows //= 2
-        rows = max(rows, next_power_of_two(group))
-        tile = 64 if qkv.itemsize == 2 else 32
+        how = choose_pieces(wide, qkv.itemsize)
+        rows = max(how.rows, next_power_of_two(group))
         launch(
             kernels.pieces,
             (cdiv(len(qkv), rows // group) + meta.rows, layer.kv_heads),
@@ -187,15 +205,15 @@ class TritonAttention:
             G=group,
             PAGE=cache.page,
             BM=rows,
-            TILE=tile,
-            STAGES=3 if wide <= 128 else 2,
+            TILE=how.tile,
+            STAGES=how.stages,
             WINDOW=layer.window is not None,
             SOFTCAP=layer.softcap is not None,
             SINKS=layer.sinks is not None,
             SINGLES=meta.singles,
             EXACT=exact(qkv.dtype),
             pdl=AFTER,
-            num_warps=8 if rows >= 128 else 4,
+            num_warps=how.warps,
         )
 
     def _decode(self, layer: LayerAttention, qkv: Tensor, cache: KVCache, meta: TritonMeta, out: Tensor) -> None:

@@ -42,6 +42,15 @@ def _capped(s, cap):
 
 
 @triton.jit
+def _at(cache, page, head, keys, d, WIDTH: tl.constexpr, PAGE: tl.constexpr, ONE: tl.constexpr):
+    """Pointers to [keys, d] of a head. ONE: the tile lies in one page (a scalar), so that offsets are narrow."""
+    if ONE:
+        return (cache + (page + head)) + ((keys % PAGE) * WIDTH)[:, None] + d[None, :]
+    else:
+        return (cache + (page + head + (keys % PAGE) * WIDTH))[:, None] + d[None, :]
+
+
+@triton.jit
 def ready(
     qkv,
     cache,
@@ -215,14 +224,14 @@ def decode(
             page = tl.load(pages + (lo * TILE) // PAGE, mask=(sp < splits) & (lo < hi), other=0).to(tl.int64)
         else:
             page = tl.load(pages + keys // PAGE, mask=ok, other=0).to(tl.int64)
-        spot0 = page * page_stride + (keys % PAGE) * 0
+        spot0 = page * page_stride
         k0 = tl.load(
-            cache + (spot0 + k_head + (keys % PAGE) * D)[:, None] + d[None, :],
+            _at(cache, spot0, k_head, keys, d, D, PAGE, PAGE >= TILE),
             mask=ok[:, None] & in_d[None, :],
             other=0.0,
         )
         v0 = tl.load(
-            cache + (spot0 + v_head + (keys % PAGE) * DV)[:, None] + dv[None, :],
+            _at(cache, spot0, v_head, keys, dv, DV, PAGE, PAGE >= TILE),
             mask=ok[:, None] & in_dv[None, :],
             other=0.0,
         )
@@ -317,7 +326,7 @@ def decode(
             page = tl.load(pages + (keys + TILE) // PAGE, mask=keys + TILE < end, other=0)
         ok = (keys >= low) & (keys < end)
         k = tl.load(
-            cache + (spot + k_head + (keys % PAGE) * D)[:, None] + d[None, :],
+            _at(cache, spot, k_head, keys, d, D, PAGE, PAGE >= TILE),
             mask=ok[:, None] & in_d[None, :],
             other=0.0,
         )
@@ -330,7 +339,7 @@ def decode(
         a = tl.exp2(m - mn)
         total = total * a + tl.sum(p, 1)
         v = tl.load(
-            cache + (spot + v_head + (keys % PAGE) * DV)[:, None] + dv[None, :],
+            _at(cache, spot, v_head, keys, dv, DV, PAGE, PAGE >= TILE),
             mask=ok[:, None] & in_dv[None, :],
             other=0.0,
         )
@@ -438,6 +447,7 @@ def _tile(
     D: tl.constexpr,
     DV: tl.constexpr,
     PAGE: tl.constexpr,
+    TILE: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     MASKED: tl.constexpr,
@@ -447,8 +457,8 @@ def _tile(
     """One tile of keys. MASKED: not every query sees every key of it. WHOLE: D and Dv are powers of two."""
     spot = page.to(tl.int64) * page_stride
     inside = keys < end
-    k_at = cache + (spot + k_head + (keys % PAGE) * D)[:, None] + d[None, :]
-    v_at = cache + (spot + v_head + (keys % PAGE) * DV)[:, None] + dv[None, :]
+    k_at = _at(cache, spot, k_head, keys, d, D, PAGE, PAGE >= TILE)
+    v_at = _at(cache, spot, v_head, keys, dv, DV, PAGE, PAGE >= TILE)
     if WHOLE and not MASKED:
         k = tl.load(k_at)
         v = tl.load(v_at)
@@ -598,6 +608,7 @@ def pieces(
             D,
             DV,
             PAGE,
+            TILE,
             WINDOW,
             SOFTCAP,
             False,
@@ -632,6 +643,7 @@ def pieces(
             D,
             DV,
             PAGE,
+            TILE,
             WINDOW,
             SOFTCAP,
             True,
