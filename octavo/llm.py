@@ -89,6 +89,8 @@ class LLM:
         tokenizer, template = self._engine.tokenizer, self._engine.chat
         if tokenizer is None or template is None:
             raise BadRequest("chat needs a tokenizer, and this engine runs without one", "messages")
+        if not isinstance(messages, (list, tuple)):
+            raise BadRequest(f"messages must be a list of messages, got {type(messages).__name__}", "messages")
         conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
         texts = [
             template.render(
@@ -173,6 +175,10 @@ class LLM:
             params = self.get_default_sampling_params()
         if isinstance(params, SamplingParams):
             return [params.clone(output_kind=RequestOutputKind.FINAL_ONLY)] * prompts
+        if not isinstance(params, (list, tuple)) or not all(isinstance(one, SamplingParams) for one in params):
+            raise BadRequest(
+                "sampling_params must be SamplingParams, one for all prompts or a list of them", "sampling_params"
+            )
         if len(params) != prompts:
             raise BadRequest(f"there are {prompts} prompts, but {len(params)} sampling_params", "sampling_params")
         return [one.clone(output_kind=RequestOutputKind.FINAL_ONLY) for one in params]

@@ -7,6 +7,7 @@ The command line (``config.cli``), configuration files and the keyword arguments
 # ruff: noqa: RUF009 (a flag is a field made by a function)
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -248,7 +249,7 @@ def convert(cls: type[EngineArgs], name: str, value: Any, source: str = "argumen
     parse, choices = spec.metadata.get("parse"), spec.metadata["choices"]
     try:
         value = parse(value) if parse else _CONVERT[kind](value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RecursionError):
         raise ConfigError(f"{source} {name!r} takes {_WORDS[kind]}, got {str(value)[:60]!r}") from None
     if choices and value not in choices:
         raise ConfigError(f"{source} {name!r} is {value!r}{nearest(value, choices)}; possible: {', '.join(choices)}")
@@ -274,7 +275,10 @@ def _number(kind: type) -> Any:
     def convert_number(value: Any) -> Any:
         if isinstance(value, bool) or (kind is int and isinstance(value, float)):
             raise ValueError(value)
-        return kind(value)
+        number = kind(value)
+        if not math.isfinite(number):
+            raise ValueError(value)
+        return number
 
     return convert_number
 

@@ -46,7 +46,7 @@ def locate(
     """
     name = model or DEFAULT_MODEL
     path = Path(name).expanduser()
-    if path.exists():
+    if os.path.exists(path):  # unlike Path's own it is quiet about a name that is too long
         return _read(name, path)
     if name == DEFAULT_MODEL:
         return _read(name, embedded())
@@ -124,7 +124,7 @@ def _json(path: Path, needed: bool) -> dict[str, Any]:
         if needed:
             raise CheckpointError(f"{path}: not there; a model's directory holds config.json") from None
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from None
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: holds no JSON object")

@@ -8,6 +8,7 @@ from octavo.common.words import nearest
 from octavo.config.reader import Reader, positive
 from octavo.errors import ConfigError
 
+MAX_LAYERS = 10_000
 DTYPES = ("float32", "bfloat16", "float16")
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
 
@@ -155,6 +156,8 @@ def _facts(config: dict, generation: dict) -> ModelFacts:
         read.whole("hidden_size"),
         read.whole("num_hidden_layers"),
     )
+    if layers > MAX_LAYERS:
+        raise ConfigError(f"config.json: num_hidden_layers must be at most {MAX_LAYERS}, got {layers}")
     kv_heads = read.whole("num_key_value_heads", heads)
     if heads % kv_heads:
         raise ConfigError(
@@ -166,10 +169,10 @@ def _facts(config: dict, generation: dict) -> ModelFacts:
     rope, local_rope = _ropes(read, positions)
     gemma = ours == "Gemma3ForCausalLM"
     act = read.get("hidden_activation", "hidden_act") or "silu"
-    if act not in ACTIVATIONS:
+    if not isinstance(act, str) or act not in ACTIVATIONS:
         raise ConfigError(f"config.json: hidden_act {act!r} is not supported; supported: {', '.join(ACTIVATIONS)}")
     bias = read.flag("attention_bias")
-    tied = config.get("tie_word_embeddings")
+    tied = outer.flag("tie_word_embeddings") if config.get("tie_word_embeddings") is not None else None
     scalar = read.real("query_pre_attn_scalar")
     eos = (*Reader(generation, {}).ids("eos_token_id"), *(outer.ids("eos_token_id") or read.ids("eos_token_id")))
     bos = read.ids("bos_token_id")
@@ -185,7 +188,7 @@ def _facts(config: dict, generation: dict) -> ModelFacts:
         max_positions=positions if gemma else _stretched(positions, rope),
         norm_eps=read.real("rms_norm_eps", default=1e-6) or 1e-6,
         act=ACTIVATIONS[act],
-        tied=read.flag("tie_word_embeddings") if tied is None else bool(tied),
+        tied=read.flag("tie_word_embeddings") if tied is None else tied,
         qkv_bias=bias or read.flag("qkv_bias"),
         out_bias=bias,
         mlp_bias=read.flag("mlp_bias"),
@@ -241,17 +244,18 @@ def _windows(read: Reader, layers: int) -> tuple[int | None, ...]:
     if types is not None:
         if not isinstance(types, list) or len(types) != layers:
             raise ConfigError(f"config.json: layer_types must be a list of {layers} entries")
-        unknown = set(types) - {"full_attention", "sliding_attention"}
+        unknown = sorted({str(kind) for kind in types} - {"full_attention", "sliding_attention"})
         if unknown:
             raise ConfigError(
-                f"config.json: layer_types holds {sorted(map(str, unknown))[0]!r}; "
-                "supported: full_attention, sliding_attention"
+                f"config.json: layer_types holds {unknown[0]!r}; supported: full_attention, sliding_attention"
             )
         return tuple(window if kind == "sliding_attention" else None for kind in types)
     if rule == "pattern":
         every = read.whole("sliding_window_pattern")
         return tuple(window if (i + 1) % every else None for i in range(layers))
     first = read.values.get("max_window_layers", 28) if rule == "late" else 0
+    if isinstance(first, bool) or not isinstance(first, int):
+        raise ConfigError(f"config.json: max_window_layers must be a whole number, got {first!r}")
     return tuple(window if i >= first else None for i in range(layers))
 
 
@@ -273,7 +277,7 @@ def _ropes(read: Reader, positions: int) -> tuple[RopeFacts, RopeFacts | None]:
 
 def _rope(given: dict, theta: float, positions: int, read: Reader) -> RopeFacts:
     kind = given.get("rope_type", given.get("type", "default")) or "default"
-    if kind not in ROPE_KINDS:
+    if not isinstance(kind, str) or kind not in ROPE_KINDS:
         raise ConfigError(f"config.json: rope type {kind!r} is not supported; supported: {', '.join(ROPE_KINDS)}")
     partial = given.get("partial_rotary_factor", read.get("partial_rotary_factor"))
     if partial not in (None, 1, 1.0):
@@ -295,7 +299,12 @@ def _rope(given: dict, theta: float, positions: int, read: Reader) -> RopeFacts:
         if key not in scaling:
             raise ConfigError(f"config.json: rope type {kind!r} needs {key}")
     for key, value in scaling.items():
-        if key not in ("truncate", "factors", "finetuned"):
+        if key == "factors":
+            if not isinstance(value, (list, tuple)):
+                raise ConfigError(f"config.json: rope scaling factors must be a list of numbers, got {value!r}")
+            for factor in value:
+                positive("rope scaling factors", factor)
+        elif key not in ("truncate", "finetuned"):
             positive(f"rope scaling {key}", value)
     return RopeFacts(theta=theta, kind=kind, scaling=scaling)
 

@@ -6,6 +6,9 @@ from typing import Any
 
 from octavo.errors import ConfigError
 
+#: Of any size of a model.
+_LARGEST = 2**31 - 1
+
 
 class Reader:
     """``values``: of the file; ``defaults``: where the file is silent. Every method raises ``ConfigError``."""
@@ -27,6 +30,8 @@ class Reader:
         value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"config.json: {name} must be a whole number of at least 1, got {value!r}")
+        if value > _LARGEST:
+            raise ConfigError(f"config.json: {name} must be at most {_LARGEST}, got {str(value)[:40]}")
         return value
 
     def real(self, *names: str, default: float | None = None) -> float | None:
@@ -52,6 +57,9 @@ class Reader:
 
 def positive(name: str, value: Any) -> float:
     """``value`` as a float. Raises ``ConfigError`` where it is no finite number over 0."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
-        raise ConfigError(f"config.json: {name} must be a number over 0, got {value!r}")
-    return float(value)
+    try:
+        if not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value) and value > 0:
+            return float(value)
+    except OverflowError:
+        pass  # a whole number that no float can hold
+    raise ConfigError(f"config.json: {name} must be a number over 0, got {repr(value)[:40]}")

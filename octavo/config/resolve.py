@@ -5,6 +5,7 @@ What only the device can say (pages, the length that fits) is settled at boot by
 """
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,9 +24,14 @@ from octavo.config.engine import (
     TextSection,
 )
 from octavo.config.facts import ModelFacts
-from octavo.errors import ConfigError
+from octavo.errors import BadRequest, ConfigError
+from octavo.params import SamplingParams
 
 ASKED = "as asked"
+#: Most requests that run at once: each keeps a row of every table of the device.
+MAX_ROWS = 16384
+#: Compute threads: the libraries crash where the system gives them fewer than they ask for.
+MAX_THREADS = 512
 #: Names of generation_config.json that become sampling defaults, and what octavo calls them.
 GENERATION_NAMES = {
     "temperature": "temperature",
@@ -169,6 +175,8 @@ def platform(facts: Facts) -> tuple[str, str]:
 @decides("device.threads")
 def threads(facts: Facts) -> tuple[int | None, str]:
     _at_least("threads", facts.args.threads, 1)
+    if (facts.args.threads or 1) > MAX_THREADS:
+        raise ConfigError(f"--threads must be at most {MAX_THREADS}, got {facts.args.threads}")
     return _said(facts.args.threads, None, f"as many as the cores this process may use ({facts.machine.cores})")
 
 
@@ -232,7 +240,7 @@ def tokenizer(facts: Facts) -> tuple[str, str]:
     asked = facts.args.tokenizer
     if asked is None:
         return str(facts.checkpoint.path), "the model's own"
-    if not Path(asked).exists():
+    if not os.path.exists(asked):
         raise ConfigError(f"--tokenizer {asked!r} is neither a directory nor a file")
     return asked, ASKED
 
@@ -252,8 +260,11 @@ def chat_template(facts: Facts) -> tuple[str | None, str]:
     asked = facts.args.chat_template
     if asked is None:
         return None, "the checkpoint's own"
-    if "\n" not in asked and len(asked) < 4096 and Path(asked).is_file():
-        return Path(asked).read_text(encoding="utf-8"), f"read from {asked}"
+    if "\n" not in asked and os.path.isfile(asked):
+        try:
+            return Path(asked).read_text(encoding="utf-8"), f"read from {asked}"
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"--chat-template {asked!r} cannot be read: {error}") from None
     if "{" in asked:
         return asked, ASKED
     raise ConfigError(f"--chat-template {asked[:80]!r} is neither a file nor a Jinja template")
@@ -293,7 +304,12 @@ def generation_defaults(facts: Facts) -> tuple[dict[str, Any], str]:
             raise ConfigError(f"--override-generation-config has {name!r}; possible: {', '.join(GENERATION_NAMES)}")
     if override:
         why += ", with what --override-generation-config says"
-    return _sampling_names(found) | _sampling_names(override), why
+    defaults = _sampling_names(found) | _sampling_names(override)
+    try:
+        SamplingParams(**defaults)
+    except BadRequest as error:
+        raise ConfigError(f"the sampling defaults ({why}) are wrong: {error}") from None
+    return defaults, why
 
 
 def _mapping_file(file: Path, flag: str) -> dict[str, Any]:
@@ -357,6 +373,8 @@ def max_model_len(facts: Facts) -> tuple[int | None, str]:
 @decides("schedule.max_num_seqs")
 def max_num_seqs(facts: Facts) -> tuple[int, str]:
     _at_least("max-num-seqs", facts.args.max_num_seqs, 1)
+    if (facts.args.max_num_seqs or 1) > MAX_ROWS:
+        raise ConfigError(f"--max-num-seqs must be at most {MAX_ROWS}, got {facts.args.max_num_seqs}")
     if facts.decided["device.platform"] == "cpu":
         return _said(facts.args.max_num_seqs, 64, "default")
     return _said(facts.args.max_num_seqs, 256, "what a GPU reads its weights for at once")

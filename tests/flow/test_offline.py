@@ -113,6 +113,10 @@ def test_nothing_runs_where_one_request_is_wrong(house):
         (["a", "b"], [GREEDY]),
         (["a", [5] * 5000], GREEDY),
         (7, GREEDY),
+        (["a"], "greedy"),
+        (["a"], {"n": 1}),
+        (["a"], [7]),
+        (["a"], SamplingParams(n=2**31 - 1)),
     ):
         plans = house.worker.plans
         with pytest.raises(BadRequest):
@@ -121,6 +125,12 @@ def test_nothing_runs_where_one_request_is_wrong(house):
         assert house.worker.plans <= plans + 1
     with pytest.raises(BadRequest, match="2 prompts, but 1 priorities"):
         house.generate(["a", "b"], GREEDY, priority=[0])
+
+
+def test_messages_that_are_none(house):
+    for messages in (None, "hi", 7):
+        with pytest.raises(BadRequest, match="messages"):
+            house.llm.chat(messages, GREEDY, use_tqdm=False)
 
 
 def test_chat(house):

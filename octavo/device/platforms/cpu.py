@@ -3,7 +3,6 @@
 import ctypes
 import gc
 import mmap
-import platform
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import torch
 
 from octavo.common import probe
+from octavo.errors import OutOfMemory
 
 #: Names of glibc's mallopt.
 _M_MXFAST, _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = 1, -1, -3
@@ -52,12 +52,7 @@ class CPU:
         self.device = torch.device("cpu")
 
     def describe(self) -> str:
-        try:
-            found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
-        except OSError:
-            found = None
-        name = found[1].strip() if found else platform.processor() or platform.machine()
-        return f"{name}, {probe.cores()} cores, {torch.get_num_threads()} threads"
+        return f"{probe.cpu().name}, {probe.cores()} cores, {torch.get_num_threads()} threads"
 
     def start(self, threads: int | None) -> None:
         torch.set_num_threads(threads or probe.cores())
@@ -102,7 +97,10 @@ class CPU:
         return _status("VmHWM")
 
     def allocate(self, size: int) -> torch.Tensor:
-        return torch.frombuffer(mmap.mmap(-1, max(size, 1)), dtype=torch.uint8)[:size]
+        try:
+            return torch.frombuffer(mmap.mmap(-1, max(size, 1)), dtype=torch.uint8)[:size]
+        except (OSError, OverflowError) as error:
+            raise OutOfMemory(f"{size} bytes of memory are more than this machine gives: {error}") from None
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return torch.zeros(tuple(shape), dtype=dtype)

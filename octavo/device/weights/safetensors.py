@@ -82,7 +82,7 @@ def _index(directory: Path) -> dict[str, str]:
     try:
         table = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
         return {str(name): str(file) for name, file in table.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path}: cannot be read as an index of shards: {error!r}") from None
 
 
@@ -119,7 +119,9 @@ def _header(path: Path) -> dict[str, tuple[tuple[int, ...], int, torch.dtype]]:
             table = json.loads(file.read(length))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError:
+    except CheckpointError:
+        raise
+    except (ValueError, RecursionError):
         raise CheckpointError(f"{path}: the safetensors header is not JSON: the file is corrupt") from None
     if not isinstance(table, dict):
         raise CheckpointError(f"{path}: the safetensors header is no JSON object: the file is corrupt")
@@ -136,7 +138,7 @@ def _entry(path: Path, name: str, entry: Any, base: int, size: int) -> tuple[tup
         whole = False
     if not whole:
         raise CheckpointError(f"{path}: the header entry of tensor {name!r} is malformed: the file is corrupt")
-    if kind not in DTYPES:
+    if not isinstance(kind, str) or kind not in DTYPES:
         raise CheckpointError(f"{path}: tensor {name!r} has dtype {kind}; supported: {', '.join(DTYPES)}")
     count = DTYPES[kind].itemsize
     for dim in shape:

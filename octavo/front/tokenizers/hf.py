@@ -49,7 +49,7 @@ def _read(file: Path) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise CheckpointError(f"{file} holds no JSON object")
@@ -73,6 +73,8 @@ def _names(config: Mapping[str, Any]) -> dict[str, str]:
 def _add_missing(backend: tokenizers.Tokenizer, added: Mapping[str, Any]) -> None:
     """Tokens that tokenizer_config.json knows and tokenizer.json does not."""
     here = {token.content for token in backend.get_added_tokens_decoder().values()}
+    if not isinstance(added, Mapping) or not all(str(token).isdecimal() for token in added):
+        raise CheckpointError("tokenizer_config.json: added_tokens_decoder must map token ids to tokens")
     for _, spec in sorted(added.items(), key=lambda item: int(item[0])):
         text = _text(spec)
         if text is None or text in here:

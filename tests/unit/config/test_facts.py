@@ -34,6 +34,13 @@ def facts(architecture="LlamaForCausalLM", rope="default", generation=None, **ch
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, ["partial_rotary_factor"]),
         ({"rope_parameters": [1]}, ["rope_parameters"]),
         ({"rope_scaling": {"type": "mrope"}}, ["mrope"]),
+        ({"rope_parameters": {"rope_type": ["yarn"]}}, ["rope type", "yarn"]),
+        ({"rope_parameters": {"rope_theta": 10**400}}, ["rope_theta"]),
+        ({"rope_parameters": {"rope_type": "factors", "factors": "x"}}, ["factors"]),
+        ({"hidden_act": ["silu"]}, ["hidden_act"]),
+        ({"num_hidden_layers": 10**6}, ["num_hidden_layers", "10000"]),
+        ({"hidden_size": 10**30}, ["hidden_size"]),
+        ({"tie_word_embeddings": "x"}, ["tie_word_embeddings"]),
     ],
 )
 def test_what_is_not_supported_is_named(changes, words):
@@ -50,6 +57,7 @@ def test_what_is_not_supported_is_named(changes, words):
         ({"attn_logit_softcapping": 50.0}, ["attn_logit_softcapping"]),
         ({"layer_types": ["full_attention"]}, ["layer_types", "3"]),
         ({"layer_types": ["full_attention", "chunked_attention", "full_attention"]}, ["chunked_attention"]),
+        ({"layer_types": [["full_attention"]] * 3}, ["layer_types"]),
     ],
 )
 def test_what_gemma_cannot_be(changes, words):

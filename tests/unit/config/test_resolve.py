@@ -87,6 +87,12 @@ def test_sampling_defaults(tmp_path):
         ({"chat_template": "/no/such/place"}, "--chat-template"),
         ({"generation_config": "/no/such/place"}, "--generation-config"),
         ({"override_generation_config": {"temprature": 1}}, "temprature"),
+        ({"override_generation_config": {"temperature": -1}}, "temperature must be at least"),
+        ({"step_timeout": float("nan")}, "step_timeout"),
+        ({"threads": 10**6}, "--threads must be at most"),
+        ({"max_num_seqs": 10**9}, "--max-num-seqs must be at most"),
+        ({"chat_template": "x" * 3000}, "--chat-template"),
+        ({"tokenizer": "x" * 3000}, "--tokenizer"),
     ],
 )
 def test_what_cannot_be(model, asked, what):
@@ -99,6 +105,11 @@ def test_templates(model, tmp_path):
     file.write_text("{{ messages }}")
     assert decided(model, chat_template=str(file)).text.chat_template == "{{ messages }}"
     assert decided(model, chat_template="{{ messages }}").text.chat_template == "{{ messages }}"
+
+
+def test_a_template_of_one_long_line(model):
+    line = "{% for m in messages %}{{ m.content }}{% endfor %}" + "{# a word #}" * 100
+    assert decided(model, chat_template=line).text.chat_template == line
 
 
 def test_names_and_steps(model):

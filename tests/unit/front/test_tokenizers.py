@@ -254,3 +254,18 @@ def test_the_embedded_model():
     text = "12 é 🙂 日本\n\n  x"
     assert tokenizer.decode(tokenizer.encode(text)) == text
     assert "<|im_start|>" in tokenizer.chat_template
+
+
+@pytest.mark.parametrize("added", [{"x": {"content": "a"}}, {"-1": {"content": "a"}}, ["a"], "a"])
+def test_added_tokens_that_are_no_table(tmp_path, added):
+    tiny.write(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
+    with pytest.raises(ConfigError, match="added_tokens_decoder"):
+        load(tmp_path)
+
+
+def test_a_config_without_a_bottom(tmp_path):
+    tiny.write(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("[" * 100_000)
+    with pytest.raises(ConfigError, match=r"tokenizer_config\.json"):
+        load(tmp_path)

@@ -96,12 +96,21 @@ def test_an_absurd_header(folder, length):
         {"dtype": "F32", "shape": [-96, -64], "data_offsets": [0, 96 * 64 * 4]},
         {"dtype": "F32", "shape": "x", "data_offsets": [0, 1]},
         {"dtype": "F32"},
+        {"dtype": ["F32"], "shape": [96, 64], "data_offsets": [0, 96 * 64 * 4]},
         7,
     ],
 )
 def test_a_malformed_entry(folder, entry):
     reheader(folder / "model.safetensors", lambda table: table.update({NAME: entry}))
     refused(folder, "model.safetensors", NAME)
+
+
+def test_a_header_that_is_longer_than_its_file_is_said_to_be(folder):
+    file = folder / "model.safetensors"
+    file.write_bytes(struct.pack("<Q", 1000) + b"{}")
+    refused(folder, "model.safetensors", "1000 bytes", "the file has 10", "truncated")
+    file.write_bytes(struct.pack("<Q", 20_000) + b"[" * 20_000)
+    refused(folder, "model.safetensors", "corrupt")
 
 
 def test_no_weights_at_all(folder):
