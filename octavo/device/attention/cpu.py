@@ -106,7 +106,7 @@ class CPUAttention:
         return None
 
     def pages(self, spec: KVSpec) -> tuple[int, ...]:
-        return (64, 32, 16, 8, 4, 2, 1, 128, 256)
+        return (16, 32, 64, 8, 4, 2, 1, 128, 256)  # small ones first: whole pages are copied
 
     def view(self, spec: KVSpec, raw: Tensor, pages: int, page: int, kind: torch.dtype) -> KVCache:
         width = spec.token_bytes // spec.item_bytes
