@@ -32,6 +32,8 @@ FOLLOWERS = 64
 HASHED = 1024
 #: After so many pages out of the cache, half a microsecond each, a step admits nobody more, for the same reason.
 CLAIMED = 4096
+#: Log-probabilities of prompts that one step tells at most, 64 MB: a vocabulary a token is 620 MB a step without this.
+TOLD = 1 << 23
 
 
 @dataclass(slots=True)
@@ -43,13 +45,14 @@ class Piece:
 
 
 class Planner:
-    """Makes plans out of a book. ``step`` numbers sub-steps, over all plans."""
+    """Makes plans out of a book. ``step`` numbers sub-steps, over all plans. ``vocab``: width of the logits."""
 
-    def __init__(self, book: Book):
+    def __init__(self, book: Book, vocab: int):
         self.book = book
+        self.vocab = vocab
         self.step = 0
-        #: Pages hashed in this pass.
-        self._hashed = 0
+        #: Pages hashed in this pass, and log-probabilities of prompts that its step will tell.
+        self._hashed = self._told = 0
         most = book.schedule.max_num_seqs
         self._ones, self._zeros, self._true = np.ones(most, np.int32), np.zeros(most, np.int32), np.ones(most, np.bool_)
         for column in (self._ones, self._zeros, self._true):
@@ -64,6 +67,7 @@ class Planner:
         before = book.counters.preemptions
         decodes = self._decodes()
         left = book.schedule.max_num_batched_tokens - len(decodes)
+        self._told = 0
         pieces, left = self._pieces(left)
         if book.counters.preemptions == before:
             pieces += self._admit(left, now)
@@ -112,14 +116,27 @@ class Planner:
         if book.make_room(request, count * kv.groups):
             book.grow(request, count)
 
-    def _share(self, want: int, left: int, others: bool) -> int:
-        """Tokens of one prompt in this step: its threshold, and never all there is while somebody else waits too."""
+    def _share(self, request: Request, want: int, left: int, others: bool) -> int:
+        """Tokens of one prompt in this step: its threshold, and never all there is while somebody else waits too. None
+        where the step tells enough log-probabilities of prompts already."""
         most = self.book.schedule.long_prefill_token_threshold
         if most:
             want = min(want, most)
         elif others:
             want = min(want, max(1, left * 3 // 4))
+        each = self._width(request)
+        if each:
+            want = min(want, max((TOLD - self._told) // each, 0 if self._told else 1))
         return min(want, left)
+
+    def _width(self, request: Request) -> int:
+        """Log-probabilities that each token of the prompt is told with."""
+        wide = request.wire.sampling.prompt_logprobs
+        return 0 if wide is None else 1 + (self.vocab if wide < 0 else wide)
+
+    def _piece(self, request: Request, take: int) -> Piece:
+        self._told += take * self._width(request)
+        return Piece(request, take)
 
     def _pieces(self, left: int) -> tuple[list[Piece], int]:
         """The next pieces of prompts that have a row, in the order in which they got it."""
@@ -132,13 +149,15 @@ class Planner:
             if request.row < 0:
                 continue
             row = request.row
-            take = self._share(int(c.length[row] - c.computed[row]), left, others)
+            take = self._share(request, int(c.length[row] - c.computed[row]), left, others)
+            if not take:
+                continue
             missing = book.kv.missing(request.tables, int(c.computed[row]) + take)
             if missing:
                 if not book.make_room(request, missing):
                     continue
                 book.grow(request, missing // book.kv.groups)
-            pieces.append(Piece(request, take))
+            pieces.append(self._piece(request, take))
             left -= take
         return pieces, left
 
@@ -177,7 +196,9 @@ class Planner:
                 promised = self._promised()
             # Those who run will want a page each before long; without that margin the newcomer would be preempted.
             margin = len(book.running) * kv.groups
-            take = self._share(length - cached, left, len(book.queue) > 1)
+            take = self._share(request, length - cached, left, len(book.queue) > 1)
+            if not take:
+                break
             first = kv.missing(match.tables, cached + take)
             if kv.pool.free - idle < max(need + promised + margin if book.running else need, first):
                 break
@@ -192,7 +213,7 @@ class Planner:
             if first:
                 book.grow(request, first // kv.groups)
             promised += max(0, kv.need(length) - kv.held(request.tables))
-            pieces.append(Piece(request, take))
+            pieces.append(self._piece(request, take))
             left -= take
             self._tell_admission(request, row, cached, now)
         book.followers = len(followers)

@@ -42,7 +42,7 @@ class Scheduler:
         self.book = Book(schedule, kv, max_model_len, self.replies)
         self.closing = False
         self.paused = False
-        self._planner = Planner(self.book)
+        self._planner = Planner(self.book, vocab)
         self._updater = Updater(self.book)
 
     @property

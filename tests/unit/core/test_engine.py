@@ -308,6 +308,29 @@ def test_scoring_says_nothing_and_ends_with_length():
     assert [row[0] for piece in told[0].prompt_logprobs for row in piece.ids.tolist()] == prompt[1:]
 
 
+def test_a_step_tells_so_many_log_probabilities_of_prompts_at_most(monkeypatch):
+    """Of a vocabulary a token, and with two such requests at once."""
+    core = make(max_num_batched_tokens=64)
+    vocab = core.scheduler.vocab
+    monkeypatch.setattr(planning, "TOLD", 5 * (vocab + 1) + 3)
+    plans = recorded(core)
+    prompts = [list(range(20)), list(range(3, 17))]
+    for handle, prompt in enumerate(prompts):
+        core.add([EngineRequest(handle, pack_tokens(prompt), Sampling(seed=0, prompt_logprobs=-1), len(prompt))])
+    core.add([ask(2, list(range(40)), 3)])
+    told = finish(core)
+    for handle, prompt in enumerate(prompts):
+        assert [row[0] for piece in told[handle].prompt_logprobs for row in piece.ids.tolist()] == prompt[1:]
+    assert len(told[2].tokens) == 3
+    asked = {new.row: new.sampling.prompt_logprobs for plan in plans for new in plan.new}
+    takes = [
+        sum(take for row, take in zip(plan.rows.tolist(), plan.takes.tolist(), strict=True) if asked[row] == -1)
+        for plan in plans
+    ]
+    assert max(takes) == 5
+    assert sum(takes) == 34
+
+
 def test_every_delivers_in_portions():
     core = make()
     core.add([ask(0, out=10, every=0), ask(1, out=10, every=4), ask(2, out=10)])
