@@ -1,9 +1,12 @@
 """LLM: an engine in this process, for batches of prompts."""
 
+import numbers
 import time
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
+
+import numpy as np
 
 from octavo.common.log import logger
 from octavo.config.args import EngineArgs
@@ -216,13 +219,15 @@ class _Bar:
 
 
 def _many(prompts: PromptType | Sequence[PromptType]) -> list[PromptType]:
-    """One prompt or many: text, a dict and a list of ids are one."""
+    """One prompt or many: text, a dict and a list or an array of ids are one; an array of two dimensions is many."""
     if isinstance(prompts, (str, Mapping)):
         return [prompts]
+    if isinstance(prompts, np.ndarray) and prompts.ndim in (1, 2):
+        return [prompts] if prompts.ndim == 1 and len(prompts) else list(prompts)
     if not isinstance(prompts, Sequence):
         raise BadRequest(
             f"prompts must be text, token ids or a list of prompts, got {type(prompts).__name__}", "prompts"
         )
-    if prompts and isinstance(prompts[0], int):
+    if prompts and isinstance(prompts[0], numbers.Integral):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ import pytest
 from octavo.bench import report
 from octavo.bench.serving import Load, Seen, _summary, block
 from octavo.bench.workloads import CPU, GPU, WORKLOADS, pick
+from octavo.cli.main import main
 from octavo.errors import ConfigError
 
 
@@ -48,3 +49,24 @@ def test_the_serving_block_has_vllms_lines():
     text = block(_summary(Load(url="http://x", model="m", requests=2), seen, 2.0))
     for line in ("Successful requests:", "Output token throughput (tok/s):", "Median TTFT (ms):", "P99 E2EL (ms):"):
         assert line in text
+
+
+def test_what_cannot_be_run_is_told_in_a_sentence(capsys, tmp_path):
+    for words, said in (
+        (["throughput", "--workload", "c1", "--output-json", str(tmp_path / "no" / "x")], "cannot be written"),
+        (["throughput", "--repeats", "0"], "--repeats must be at least 1, got 0"),
+        (["serve", "--request-rate", "-3"], "--request-rate must be at least 0, got -3"),
+        (["serve", "--base-url", "nowhere"], "no server answers at nowhere"),
+        (["startup", "--repeats", "1", "--model", "nowhere"], "the start failed: model 'nowhere' is neither"),
+    ):
+        assert main(["bench", *words]) == 1
+        assert said in (told := capsys.readouterr().err)
+        assert "Traceback" not in told
+
+
+def test_a_record_does_not_hold_the_key(monkeypatch):
+    for words in (["--api-key", "hush", "--chat"], ["--api_key=hush", "--chat"]):
+        monkeypatch.setattr("sys.argv", ["octavo", "bench", "serve", *words])
+        command = report.record()["command"]
+        assert "hush" not in command
+        assert command.endswith("... --chat")
