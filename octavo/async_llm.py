@@ -12,7 +12,7 @@ from octavo.errors import BadRequest
 from octavo.front.engine import AsyncEngine, Stream
 from octavo.front.intake import Prompt, PromptType
 from octavo.front.tokenizers.base import Tokenizer
-from octavo.launch.offline import front_of
+from octavo.launch.text import front_of
 from octavo.outputs import RequestOutput
 from octavo.params import SamplingParams
 

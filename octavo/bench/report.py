@@ -1,7 +1,6 @@
 """Records: one JSON line a measurement, with what is needed to trust and repeat it; and short tables of them."""
 
 import json
-import os
 import platform
 import resource
 import shlex
@@ -15,27 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from octavo import __version__
+from octavo.common import probe
+from octavo.config import env
 from octavo.errors import ConfigError
 
 
 @lru_cache(maxsize=1)
 def machine() -> str:
     """The machine in words: cores, processor, memory, and its best vector instructions."""
-    name, flags = platform.processor() or platform.machine(), ""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                name = value.strip()
-            elif key.strip() == "flags":
-                flags = value
-                break
-    except OSError:
-        pass
-    best = next((word for word in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if word in flags.split()), "")
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{cores} cores, {name}{f' ({best})' if best else ''}, {memory:.0f} GiB"
+    cpu = probe.cpu()
+    best = next((word for word in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if word in cpu.flags), "")
+    memory = probe.memory().total / 2**30
+    return f"{probe.cores()} cores, {cpu.name}{f' ({best})' if best else ''}, {memory:.0f} GiB"
 
 
 @lru_cache(maxsize=1)
@@ -49,7 +39,7 @@ def commit() -> str:
         changed = run("status", "--porcelain", "--untracked-files=no", "--", "octavo")
         return run("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.SubprocessError):
-        return os.environ.get("OCTAVO_COMMIT") or f"octavo {__version__}"
+        return env.read("OCTAVO_COMMIT") or f"octavo {__version__}"
 
 
 @lru_cache(maxsize=1)

@@ -12,7 +12,7 @@ from octavo.common.words import size
 from octavo.config import env
 from octavo.config.args import EngineArgs
 from octavo.config.cli import Parser, add_flags, ask
-from octavo.config.resolve import Machine, resolve
+from octavo.config.resolve import resolve
 from octavo.errors import ConfigError
 
 PACKAGES = (
@@ -48,11 +48,11 @@ def main(argv: Sequence[str]) -> int:
 
 def machine() -> Iterator[str]:
     """Lines about hardware and Python."""
-    here, memory = Machine.here(), probe.memory()
+    cpu, memory = probe.cpu(), probe.memory()
     yield f"system      {platform.platform()}"
     yield f"python      {platform.python_version()} ({sys.executable})"
-    yield f"cpu         {_cpu_name()}, {here.cores} cores for this process"
-    yield f"abilities   {' '.join(flag for flag in _FLAGS if flag in here.cpu_flags) or 'none that matter'}"
+    yield f"cpu         {cpu.name}, {probe.cores()} cores for this process"
+    yield f"abilities   {' '.join(flag for flag in _FLAGS if flag in cpu.flags) or 'none that matter'}"
     yield f"memory      {size(memory.total)}, {size(memory.free)} free"
 
 
@@ -134,11 +134,3 @@ def backends(args: EngineArgs) -> Iterator[str]:
                 used.add(window)
                 word = "used"
             yield f"attention   {name}, {'windowed' if window else 'full'} layers: {word}"
-
-
-def _cpu_name() -> str:
-    try:
-        with open("/proc/cpuinfo") as lines:
-            return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()

@@ -3,6 +3,7 @@
 import ctypes
 import importlib.util
 import os
+import platform
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +17,13 @@ class Memory(NamedTuple):
 
     total: int
     free: int
+
+
+class CPU(NamedTuple):
+    """``name``: for people. ``flags``: the kernel's names of its abilities."""
+
+    name: str
+    flags: frozenset[str]
 
 
 class GPU(NamedTuple):
@@ -64,6 +72,24 @@ def _torch_has_cuda() -> bool:
     spec = importlib.util.find_spec("torch")
     folders = spec.submodule_search_locations if spec is not None else None
     return any((Path(folder) / "lib" / "libtorch_cuda.so").exists() for folder in folders or ())
+
+
+@lru_cache(maxsize=1)
+def cpu() -> CPU:
+    """The processor, as the kernel tells."""
+    try:
+        return _cpu(Path("/proc/cpuinfo").read_text())
+    except OSError:
+        return _cpu("")
+
+
+def _cpu(info: str) -> CPU:
+    known: dict[str, str] = {}
+    for line in info.splitlines():
+        key, _, value = line.partition(":")
+        known.setdefault(key.strip(), value.strip())
+    flags = known.get("flags") or known.get("Features") or ""
+    return CPU(known.get("model name") or platform.processor() or platform.machine(), frozenset(flags.split()))
 
 
 def cores() -> int:

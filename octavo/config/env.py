@@ -7,6 +7,7 @@ from octavo.common.words import nearest
 
 VARIABLES: dict[str, str] = {
     "OCTAVO_API_KEY": "key that requests must carry; the flag --api-key wins over it",
+    "OCTAVO_COMMIT": "commit that `octavo bench` names in its records where octavo runs from no checkout",
     "OCTAVO_LOG_LEVEL": "least important lines to show: debug, info, warning or error",
 }
 

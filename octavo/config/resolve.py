@@ -56,14 +56,7 @@ class Machine:
     @classmethod
     def here(cls) -> "Machine":
         """This machine; files of /proc are read and the GPU's driver is asked."""
-        try:
-            info = Path("/proc/cpuinfo").read_text()
-        except OSError:
-            info = ""
-        flags = next(
-            (line.partition(":")[2] for line in info.splitlines() if line.startswith(("flags", "Features"))), ""
-        )
-        return cls(probe.cores(), frozenset(flags.split()), probe.gpus())
+        return cls(probe.cores(), probe.cpu().flags, probe.gpus())
 
 
 @dataclass(frozen=True)

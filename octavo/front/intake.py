@@ -19,7 +19,8 @@ from octavo.wire.arrays import pack_tokens
 from octavo.wire.hello import Ready
 from octavo.wire.request import EngineRequest, Sampling
 
-#: Text, token ids, or a dict with "prompt" or "prompt_token_ids" (vLLM's TextPrompt and TokensPrompt).
+#: Text, token ids (a list or an array), or a dict with "prompt" or "prompt_token_ids" (vLLM's TextPrompt and
+#: TokensPrompt).
 PromptType: TypeAlias = str | Sequence[int] | Mapping[str, Any]
 #: Texts longer than this (characters) are worked on in a thread: an event loop has others to serve.
 LONG_TEXT = 16384

@@ -9,25 +9,15 @@ from typing import Any
 from octavo.config.engine import EngineConfig
 from octavo.core.engine.core import EngineCore
 from octavo.errors import EngineDead, RequestError
-from octavo.front.chat.template import ChatTemplate
 from octavo.front.fanout import Desk, Group
 from octavo.front.intake import Intake, Prompt
-from octavo.front.tokenizers.base import Tokenizer, load
+from octavo.launch.text import front_of
 from octavo.params import SamplingParams
 from octavo.wire.ports import CorePort
 from octavo.wire.reply import AbortReason
-from octavo.wire.stats import StepStats
 
 #: Seconds that a poll waits where the core has nothing to run; then it is asked whether it still lives.
 _PATIENCE = 5.0
-
-
-def front_of(config: EngineConfig) -> tuple[Tokenizer | None, ChatTemplate | None]:
-    """Tokenizer and chat template that ``config`` names; None for an engine that takes ids only."""
-    if config.text.skip_tokenizer:
-        return None, None
-    tokenizer = load(config.text.tokenizer)
-    return tokenizer, ChatTemplate.of(tokenizer, config.text.chat_template)
 
 
 class Offline:
@@ -65,13 +55,8 @@ class Offline:
         self.core.add(requests)
         return group
 
-    def run(
-        self,
-        groups: Sequence[Group],
-        finished: Callable[[Group], None] | None = None,
-        stats: Callable[[StepStats], None] | None = None,
-    ) -> None:
-        """Until all ``groups`` have ended. ``finished`` is called as each of them ends, ``stats`` with what steps tell.
+    def run(self, groups: Sequence[Group], finished: Callable[[Group], None] | None = None) -> None:
+        """Until all ``groups`` have ended. ``finished`` is called as each of them ends.
 
         Raises the ``RequestError`` of a request that the core refused, and ``EngineDead``. Whatever ends it early, also
         Ctrl-C, aborts what is open, and the engine can go on with other requests.
@@ -88,8 +73,6 @@ class Offline:
                         over = self._desk.read(reply)
                         if over:
                             self.core.abort(over, AbortReason.STOP_STRING)
-                        if stats is not None and reply.stats is not None:
-                            stats(reply.stats)
                     left -= len(ended)
                     for group in ended:
                         if isinstance(group.error, RequestError):

@@ -65,11 +65,9 @@ def serve(args: ServeArgs, worker: str = WORKER) -> int:
         client.launch()
         # The engine is on its way; what this process needs is imported and read beside it.
         import octavo.front.server.app  # noqa: F401
-        from octavo.front.chat.template import ChatTemplate
-        from octavo.front.tokenizers.base import load
+        from octavo.launch.text import front_of
 
-        tokenizer = None if config.text.skip_tokenizer else load(config.text.tokenizer)
-        chat = None if tokenizer is None else ChatTemplate.of(tokenizer, config.text.chat_template)
+        tokenizer, chat = front_of(config)
         ready = client.start()
         house = _House(args, config, options, listener, begin)
         with _runner() as runner:

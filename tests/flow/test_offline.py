@@ -2,6 +2,7 @@
 
 import signal
 
+import numpy as np
 import pytest
 
 from octavo import LLM, SamplingParams
@@ -66,6 +67,32 @@ def test_one_prompt_or_many_text_or_ids_or_dicts(house):
         assert len(outputs) == 1
         assert outputs[0].outputs[0].token_ids == right(ids, 1, 4)
     assert house.generate([]) == []
+
+
+def test_arrays_of_ids_are_prompts(house):
+    greedy = SamplingParams(max_tokens=3, seed=1)
+    want = right([5, 6, 7], 1, 3)
+    row = np.array([5, 6, 7])
+    for one in (row, row.astype(np.uint16), list(row), {"prompt_token_ids": row}):
+        assert [output.outputs[0].token_ids for output in house.generate(one, greedy)] == [want]
+    for many in (np.array([row, row]), [row, row], [list(row)] * 2):
+        assert [output.outputs[0].token_ids for output in house.generate(many, greedy)] == [want, want]
+    assert house.generate(np.array([], np.int64)) == []
+    for wrong in (np.array([0.5]), np.array(5), np.zeros((1, 1, 1), int), np.array([True]), np.array([[320]])):
+        with pytest.raises(BadRequest, match="prompts"):
+            house.generate(wrong)
+    with pytest.raises(BadRequest, match="possible: prompt, prompt_token_ids, cache_salt"):
+        house.generate({"prompt_embeds": row})
+
+
+def test_the_first_token_is_timed_though_all_are_told_at_the_end(tmp_path):
+    house = House(tmp_path, fake={"latency": 0.01})
+    (output,) = house.generate([[5]], SamplingParams(max_tokens=11, ignore_eos=True))
+    times = output.metrics
+    assert times.arrival_time <= times.first_scheduled_time <= times.first_token_time
+    assert times.last_token_time - times.first_token_time >= 0.09
+    assert times.finished_time >= times.last_token_time
+    house.llm.close()
 
 
 def test_several_answers_and_their_logprobs(house):

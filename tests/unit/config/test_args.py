@@ -149,7 +149,7 @@ def test_whatever_is_given_is_taken_or_refused_in_a_sentence(values):
 
 
 def test_strangers_in_the_environment():
-    assert env.strangers({"OCTAVO_LOG_LEVEL": "x", "HOME": "/"}) == []
+    assert env.strangers({"OCTAVO_LOG_LEVEL": "x", "OCTAVO_COMMIT": "abc", "HOME": "/"}) == []
     (said,) = env.strangers({"OCTAVO_API_KEYS": "secret"})
     assert "OCTAVO_API_KEY'" in said
     assert "secret" not in said
