@@ -31,7 +31,9 @@ class Answer:
         text = tokenizer if params.detokenize else None
         self._detokenizer: Incremental | None = None
         if text is not None:
-            self._detokenizer = detokenizer(text, prompt, params.skip_special_tokens)
+            self._detokenizer = detokenizer(
+                text, prompt, params.skip_special_tokens, params.spaces_between_special_tokens
+            )
         self._stop = Stop(params.stop, params.include_stop_str_in_output) if params.stop else None
         self._whole_stop = params.include_stop_str_in_output
         self._min_tokens = params.min_tokens

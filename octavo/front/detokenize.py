@@ -26,10 +26,15 @@ class Incremental(Protocol):
         """The rest at the end: U+FFFD for a character that was never finished."""
 
 
-def detokenizer(tokenizer: Tokenizer, prompt: Sequence[int], skip_special_tokens: bool = True) -> Incremental:
-    """For an answer that follows ``prompt``: a character that the prompt began is finished in the answer."""
+def detokenizer(
+    tokenizer: Tokenizer, prompt: Sequence[int], skip_special_tokens: bool = True, spaces: bool = True
+) -> Incremental:
+    """For an answer that follows ``prompt``: a character that the prompt began is finished in the answer.
+
+    ``spaces`` False: none between special tokens that are shown. Only decoders that look at neighbours put any there.
+    """
     if tokenizer.pieces is None:
-        return WindowDetokenizer(tokenizer, prompt, skip_special_tokens)
+        return WindowDetokenizer(tokenizer, prompt, skip_special_tokens, spaces)
     return Detokenizer(tokenizer, prompt, skip_special_tokens)
 
 
@@ -95,10 +100,15 @@ class Detokenizer:
 class WindowDetokenizer:
     """Decodes ids from ``_start`` with and without the newest, and tells what is longer."""
 
-    __slots__ = ("_backend", "_ids", "_read", "_skip", "_start")
+    __slots__ = ("_backend", "_bare", "_bare_before", "_ids", "_read", "_skip", "_start")
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], skip_special_tokens: bool = True):
+    def __init__(
+        self, tokenizer: Tokenizer, prompt: Sequence[int], skip_special_tokens: bool = True, spaces: bool = True
+    ):
         self._backend = tokenizer.backend
+        #: Tokens that are told as they are behind another of them.
+        self._bare = frozenset() if spaces or skip_special_tokens else tokenizer.added_ids
+        self._bare_before = False
         self._ids = list(prompt[-_WINDOW:])
         self._start, self._read = 0, len(self._ids)
         self._skip = skip_special_tokens
@@ -108,11 +118,15 @@ class WindowDetokenizer:
 
     def _one(self, token: int) -> str:
         self._ids.append(token)
+        bare, behind = token in self._bare, self._bare_before
+        self._bare_before = bare
         before, after = self._decode(self._read), self._decode(len(self._ids))
         if len(after) <= len(before) or after.endswith(_LOST):
             return ""
         del self._ids[: self._start]
         self._start, self._read = self._read - self._start, len(self._ids)
+        if bare and behind:
+            return self._backend.id_to_token(token) or ""
         return after[len(before) :]
 
     def flush(self) -> str:

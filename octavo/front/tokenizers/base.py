@@ -41,6 +41,7 @@ class Tokenizer:
         self.specials = specials
         self.size = backend.get_vocab_size(with_added_tokens=True)
         added = backend.get_added_tokens_decoder()
+        self.added_ids = frozenset(added)
         self.special_ids = frozenset(token for token, what in added.items() if what.special)
         self.bos = self._id("bos_token")
         self.eos = specials.eos

@@ -1,10 +1,12 @@
 """Text as it comes: equal to decoding the whole, wherever characters are cut."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models
+from tokenizers import decoders, models, pre_tokenizers
 
 from front.support import VOCAB, small
 from octavo.front.detokenize import Detokenizer, WindowDetokenizer, detokenizer, split_utf8, tail
@@ -78,10 +80,12 @@ def test_sentencepiece_with_bytes(text):
     assert "".join(answer.push([token]) for token in tokens) == tokenizer.decode([2, *tokens])[1:]
 
 
-def wordpiece() -> Tokenizer:
+def wordpiece(special: Sequence[str] = ()) -> Tokenizer:
     words = ["[UNK]", "un", "##believ", "##able", "story", ".", "é"]
     backend = Backend(models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
     backend.decoder = decoders.WordPiece(cleanup=False)
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.add_special_tokens(list(special))
     return Tokenizer(backend, Specials())
 
 
@@ -92,6 +96,18 @@ def test_decoders_that_look_at_neighbours(tokens):
     text = detokenizer(tokenizer, [])
     assert isinstance(text, WindowDetokenizer)
     assert "".join(text.push([token]) for token in tokens) + text.flush() == tokenizer.decode(tokens)
+
+
+@pytest.mark.parametrize(("skip", "spaces", "text"), [
+    (True, True, "un un"), (True, False, "un un"),
+    (False, True, "un [A] [B] [A] un"), (False, False, "un [A][B][A] un"),
+])  # fmt: skip
+def test_spaces_between_special_tokens(skip, spaces, text):
+    tokenizer = wordpiece(["[A]", "[B]"])
+    ids = tokenizer.encode("un [A][B][A] un")
+    assert len(ids) == 5
+    found = detokenizer(tokenizer, [], skip, spaces)
+    assert "".join(found.push([token]) for token in ids) + found.flush() == text
 
 
 @pytest.mark.parametrize("data", [b"", b"a", b"\xc3", b"\xf0\x9f\x99", b"\xff", b"\xed\xa0\x80", b"a\xc3(b"])
