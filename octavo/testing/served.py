@@ -123,7 +123,9 @@ class Served:
     def metric(self, name: str) -> float:
         """The sum of a metric's samples; ``name`` may end in labels, as ``x{a="b"``."""
         lines = self.get("/metrics")[1].decode().splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+        ends = "" if "{" in name else ("{", " ")  # of names that begin alike only one is meant
+        found = [line for line in lines if line.startswith(name) and line[len(name) :].startswith(ends)]
+        return sum(float(line.rpartition(" ")[2]) for line in found)
 
     def until(self, what: str, check, timeout: float = 15.0) -> None:
         """Wait until ``check()`` is true."""
