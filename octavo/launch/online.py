@@ -201,11 +201,14 @@ class _House:
 
     def _announce(self, ready: "Ready") -> None:
         phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in ready.phases.items())
-        print(
-            f"octavo serves {self.config.text.served_names[0]} at {url_of(self.listener)} "
-            f"(ready in {time.monotonic() - self.begin:.1f} s: {phases}; longest request {ready.max_model_len} tokens)",
-            flush=True,
-        )
+        try:
+            print(
+                f"octavo serves {self.config.text.served_names[0]} at {url_of(self.listener)} (ready in "
+                f"{time.monotonic() - self.begin:.1f} s: {phases}; longest request {ready.max_model_len} tokens)",
+                flush=True,
+            )
+        except OSError as error:  # a full disk, or nobody who reads: no reason not to serve
+            _log.warning("standard output cannot be written: %s", error.strerror)
 
     def _signalled(self, number: signal.Signals) -> None:
         if self._ending is not None:

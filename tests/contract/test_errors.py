@@ -57,6 +57,7 @@ def still_alive(server):
         (b'{"prompt": "a", "temperature": Infinity}', "not valid JSON"),
         (b"[" * 100_000 + b"]" * 100_000, "nested too deeply"),
         (b'{"a":' * 30_000 + b"1" + b"}" * 30_000, "nested too deeply"),
+        (b"[" * 100_001 + b"]" * 100_001, "too many values"),
     ],
 )
 def test_bodies_that_are_no_json(server, body, word):

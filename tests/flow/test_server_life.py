@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -346,6 +348,28 @@ def test_a_used_port_fails_at_once(tmp_path):
             assert server.wait() == 1
             assert f"port {port} is in use" in server.log
             assert len(server.lines) == 1
+
+
+def test_an_output_that_cannot_be_written_is_no_reason_to_end(tmp_path):
+    model = fake_model(tmp_path / "model")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+    command = [sys.executable, "-m", "octavo.testing.served", FAKE, str(model), "--host", "127.0.0.1", "--port"]
+    with open("/dev/full", "w") as full, open(tmp_path / "log", "w") as log:
+        process = subprocess.Popen([*command, str(port)], stdout=full, stderr=log, start_new_session=True)
+    try:
+        until = time.monotonic() + 60
+        while "cannot be written" not in (tmp_path / "log").read_text():
+            assert time.monotonic() < until
+            assert process.poll() is None
+            time.sleep(0.05)
+        line = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        line.request("GET", "/health")
+        assert line.getresponse().status == 200
+        line.close()
+    finally:
+        process.terminate()
+        process.wait(30)
 
 
 def test_an_engine_that_cannot_start_says_why(tmp_path):

@@ -62,9 +62,11 @@ class JSONRequest(Request):
 
     async def json(self) -> Any:
         body = await self.body()
-        check_structure(body)
         try:
+            check_structure(body)
             return msgspec.json.decode(body)
+        except BadRequest as error:
+            raise HTTPException(400, error.message) from None
         except RecursionError:
             raise HTTPException(400, "the body's JSON is nested too deeply") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
