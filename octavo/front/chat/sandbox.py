@@ -298,7 +298,8 @@ def _measure(node: Any) -> nodes.Expr:
         node.nodes = [nodes.Filter(part, "string", [], [], None, None, lineno=node.lineno) for part in node.nodes]
     if isinstance(node, nodes.Compare):
         # Two values that share their parts are compared part by part, as often as each is there.
-        for side in (node, *node.ops):
+        sides: tuple[Any, ...] = (node, *node.ops)
+        for side in sides:
             if not isinstance(side.expr, nodes.Const):
                 side.expr = nodes.Filter(side.expr, "__weighed", [], [], None, None, lineno=node.lineno)
         return node
