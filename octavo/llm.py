@@ -97,7 +97,7 @@ class LLM:
         conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
         texts = [
             template.render(
-                conversation,  # type: ignore[arg-type]
+                conversation,
                 tools=tools,
                 documents=documents,
                 chat_template=chat_template,

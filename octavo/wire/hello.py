@@ -42,7 +42,6 @@ class Hello(Struct, frozen=True, array_like=True, gc=False):
     limits: Limits = Limits()
     backends: dict[str, str] = {}
     phases: dict[str, float] = {}
-    handshake: bytes = b""
     total: int = 0
     others: int = 0
     graphs: int = 0
