@@ -54,9 +54,10 @@ class Head:
     def __init__(self, norm: RMSNorm, method: LinearMethod, softcap: float | None):
         self.norm, self.method, self.softcap = norm, method, softcap
 
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """[N, H] -> float32 [N, V]."""
-        logits = self.method.apply(self.norm(hidden)).float()
+    def __call__(self, hidden: Tensor, narrow: bool = False) -> Tensor:
+        """[N, H] -> float32 [N, V]; ``narrow``: in the type that the product gave, where nothing comes after it."""
+        logits = self.method.apply(self.norm(hidden))
         if self.softcap is None:
-            return logits
+            return logits if narrow else logits.float()
+        logits = logits.float()
         return logits.div_(self.softcap).tanh_().mul_(self.softcap)

@@ -64,6 +64,6 @@ class CausalLM:
             x = layer(x)
         return Hidden(x)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Rows of ``Hidden.last`` [N, H] -> float32 [N, V]."""
-        return self.head(hidden)
+    def logits(self, hidden: Tensor, narrow: bool = False) -> Tensor:
+        """Rows of ``Hidden.last`` [N, H] -> float32 [N, V]; ``narrow``: in the model's own type, if it has them so."""
+        return self.head(hidden, narrow)

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ class CUDA:
             raise ConfigError(f"--device cuda: {why}; --device cpu would do")
         self.device = torch.device("cuda", 0)
         self._stream: torch.cuda.Stream | None = None
-        self._pool: tuple[int, int] | None = None
+        self._pool: Any = None
 
     def describe(self) -> str:
         facts = torch.cuda.get_device_properties(self.device)

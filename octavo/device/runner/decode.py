@@ -34,6 +34,16 @@ def padded(rows: int) -> int:
     return next((size for size in SIZES if size >= rows), cdiv(rows, 128) * 128)
 
 
+def stop_columns(state: RequestState) -> int:
+    """Columns of stop ids that a captured tail reads: they may not grow under it."""
+    return next_power_of_two(state.widest_stops)
+
+
+#: Kind of draw, columns of stop ids, rows and their lengths after the step int64[B], which of them draw int64[N] (None:
+#: all) and their hidden states [N, H] -> the ring's words, or None where they are in the ring already.
+Tail = Callable[[Draw, int, Tensor, Tensor, Tensor | None, Tensor], Tensor | None]
+
+
 class Lazy:
     """Something that runs: as it is at first, then as the graph that its second run is captured into."""
 
@@ -65,8 +75,7 @@ class Decode:
 
 
 class DecodeSteps:
-    """All sizes up to ``most`` rows. ``forward``: a batch -> hidden [T, H]; ``tail``: kind of draw, columns of stop
-    ids, batch and hidden -> words. ``capture``: whether there are graphs at all."""
+    """All sizes up to ``most`` rows. ``forward``: a batch -> hidden [T, H]. ``capture``: whether there are graphs."""
 
     def __init__(
         self,
@@ -74,7 +83,7 @@ class DecodeSteps:
         tables: BlockTables,
         platform: Platform,
         forward: Callable[[InputBatch], Tensor],
-        tail: Callable[[Draw, int, InputBatch, Tensor], Tensor | None],
+        tail: Tail,
         most: int,
         capture: bool,
     ):
@@ -112,7 +121,7 @@ class DecodeSteps:
 
     def tail(self, step: Decode, draw: Draw) -> Tensor | None:
         """Run the tail of the body that ran last: its words."""
-        key = draw, next_power_of_two(self._state.widest_stops)
+        key = draw, stop_columns(self._state)
         tail = step.tails.get(key)
         if tail is None:
             name = f"the {draw.name.lower()} tail of {step.size} rows"
@@ -157,4 +166,5 @@ class DecodeSteps:
     def _run_tail(self, step: Decode, key: tuple[Draw, int]) -> None:
         assert step.batch is not None
         assert step.hidden is not None
-        step.words[key] = self._tail(*key, step.batch, step.hidden)
+        batch = step.batch
+        step.words[key] = self._tail(*key, batch.rows, batch.seq_lens, None, step.hidden)

@@ -22,6 +22,7 @@ from octavo.device.layers.step import Bound, Step, running
 from octavo.device.models.base import CausalLM
 from octavo.device.platforms.base import Platform
 from octavo.device.runner.decode import Decode, DecodeSteps, padded
+from octavo.device.runner.mixed import Mixed, MixedSteps, padded_rows
 from octavo.device.runner.prepare import prepare
 from octavo.device.runner.ring import Copies, Ring, RingTicket
 from octavo.device.runner.ticket import DoneTicket
@@ -63,6 +64,7 @@ class _Body:
     hidden: Tensor | None = None
     fault: str | None = None
     decode: Decode | None = None
+    mixed: Mixed | None = None
 
 
 class ModelRunner:
@@ -101,13 +103,15 @@ class ModelRunner:
         self._async = platform if platform is not None and platform.asynchronous else None
         self._broken: list[int] = []
         self._decode: DecodeSteps | None = None
+        self._mixed: MixedSteps | None = None
         if self._async is not None:
-            self._ring = Ring(self._async, padded(rows), 2 * lead + 2)
+            self._ring = Ring(self._async, max(padded(rows), padded_rows(rows)), 2 * lead + 2)
             if all(backend.graphs >= GraphUse.DECODE for backend in {one.backend for one in bound.values()}):
                 capture = self._async.graphs and not eager
-                self._decode = DecodeSteps(
-                    self.state, self.tables, self._async, self._forward, self._short, rows, capture
-                )
+                parts = self.state, self.tables, self._async, self._forward, self._short, rows, capture
+                self._decode = DecodeSteps(*parts)
+                if all(backend.graphs == GraphUse.ALWAYS for backend in {one.backend for one in bound.values()}):
+                    self._mixed = MixedSteps(*parts)
 
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> None:
@@ -175,9 +179,18 @@ class ModelRunner:
         if self._decode is not None and self._decode.takes(body.plan):
             body.decode = self._decode.body(body.plan.rows)
             return
+        if self._mixed is not None and self._plain(body.plan) and self._mixed.takes(body.plan):
+            body.mixed = self._mixed.body(body.plan)
+            return
         batch = prepare(body.plan, self.state, self.tables, self._columns, ahead)
         body.hidden = self._forward(batch)
         body.batch = batch
+
+    def _plain(self, plan: StepPlan) -> bool:
+        """Whether a plan's tail needs no more than ``_short``."""
+        if len(plan.masked) or (self._prompt_widths and len(plan.chunk)):
+            return False
+        return self.sampler.kind(plan.rows[plan.samples], (plan.computed + plan.takes)[plan.samples]) != Draw.FULL
 
     def _forward(self, batch: InputBatch) -> Tensor:
         metas = [self._plan_group(batch, group) for group in range(len(self._groups))]
@@ -202,7 +215,9 @@ class ModelRunner:
         draws = self._draw(hidden[batch.logits_at], drawing, plan, masks)
         if self.state.keeps[drawing.rows].any():
             self._remember(drawing, draws.tokens)
-        counts = self._commit(batch, draws.tokens, draws.good, self.state.widest_stops)
+        counts = self._commit(
+            batch.rows, batch.seq_lens, batch.logit_rows, draws.tokens, draws.good, self.state.widest_stops
+        )
         sampled = np.flatnonzero(plan.samples)
         result = _nothing(plan, step)
         result.tokens[sampled, 0] = draws.tokens.numpy(force=True)
@@ -218,12 +233,14 @@ class ModelRunner:
             extras.prompt = self._prompt_logprobs(plan, batch, hidden)
         return DoneTicket(result, extras)
 
-    def _commit(self, batch: InputBatch, tokens: Tensor, good: Tensor, stops: int) -> Tensor:
+    def _commit(
+        self, rows: Tensor, seq_lens: Tensor, which: Tensor, tokens: Tensor, good: Tensor, stops: int
+    ) -> Tensor:
         state = self.state
         return commit(
-            batch.rows,
-            batch.seq_lens,
-            batch.logit_rows,
+            rows,
+            seq_lens,
+            which,
             tokens,
             good,
             state.computed.tensor,
@@ -249,10 +266,21 @@ class ModelRunner:
         if body.decode is not None and kind != Draw.FULL:
             assert self._decode is not None
             words = self._decode.tail(body.decode, kind)
+        elif body.mixed is not None:
+            assert self._mixed is not None
+            assert kind != Draw.FULL, "a mask that the plan did not announce"
+            words = self._mixed.tail(body.mixed, kind)
         else:
             batch, hidden = self._eager(body, len(rows))
             if kind != Draw.FULL:
-                words = self._short(kind, self.state.widest_stops, batch, hidden)
+                words = self._short(
+                    kind,
+                    self.state.widest_stops,
+                    batch.rows,
+                    batch.seq_lens,
+                    batch.logit_rows,
+                    hidden[batch.logits_at],
+                )
                 bring = None
             else:
                 bring = Copies(self._async)
@@ -284,25 +312,39 @@ class ModelRunner:
         )
         return mine, hidden
 
-    def _short(self, kind: Draw, stops: int, batch: InputBatch, hidden: Tensor) -> Tensor | None:
-        """A tail of device operations alone: the ring's words. It may be captured."""
-        rows, lens = batch.rows[batch.logit_rows], batch.seq_lens[batch.logit_rows]
+    def _short(
+        self, kind: Draw, stops: int, rows: Tensor, seq_lens: Tensor, which: Tensor | None, hidden: Tensor
+    ) -> Tensor | None:
+        """A tail of device operations alone, as ``runner.decode.Tail`` says. It may be captured."""
+        drawing, lens = (rows, seq_lens) if which is None else (rows[which], seq_lens[which])
+        if which is None:
+            which = torch.arange(len(rows), device=self._device)
         step = max(1, LOGITS_ASYNC // self.vocab)
+        narrow = {"narrow": True} if kind <= Draw.WARM and hidden.is_cuda else {}
         drawn = [
             self.sampler.draw(
                 kind,
-                self.model.logits(hidden[batch.logits_at[low : low + step]]),
-                rows[low : low + step],
+                self.model.logits(hidden[low : low + step], **narrow),
+                drawing[low : low + step],
                 lens[low : low + step],
             )
-            for low in range(0, max(len(rows), 1), step)
+            for low in range(0, max(len(drawing), 1), step)
         ]
         tokens, scores = drawn[0] if len(drawn) == 1 else (torch.cat(parts) for parts in zip(*drawn, strict=True))
-        return self._words(batch, rows, tokens, scores, stops)
+        return self._words(rows, seq_lens, which, drawing, tokens, scores, stops)
 
-    def _words(self, batch: InputBatch, rows: Tensor, tokens: Tensor, scores: Tensor, stops: int) -> Tensor | None:
-        living = self.state.alive.tensor[rows]
-        counts = self._commit(batch, tokens, scores.abs() < float("inf"), stops)
+    def _words(
+        self,
+        rows: Tensor,
+        seq_lens: Tensor,
+        which: Tensor,
+        drawing: Tensor,
+        tokens: Tensor,
+        scores: Tensor,
+        stops: int,
+    ) -> Tensor | None:
+        living = self.state.alive.tensor[drawing]
+        counts = self._commit(rows, seq_lens, which, tokens, scores.abs() < float("inf"), stops)
         return self._ring.pack(tokens, counts, living, scores)
 
     def _full(
@@ -321,7 +363,15 @@ class ModelRunner:
         draws = self._draw(hidden[batch.logits_at], drawing, plan, masks, copies.bring)
         if self.state.keeps[rows].any():
             self._remember(drawing, draws.tokens)
-        words = self._words(batch, device_rows, draws.tokens, draws.scores, self.state.widest_stops)
+        words = self._words(
+            batch.rows,
+            batch.seq_lens,
+            batch.logit_rows,
+            device_rows,
+            draws.tokens,
+            draws.scores,
+            self.state.widest_stops,
+        )
         if draws.logprobs is None:
             return words, None
         sampled, later = np.flatnonzero(plan.samples)[draws.asked].astype(np.int32), draws.logprobs

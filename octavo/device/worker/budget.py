@@ -22,6 +22,8 @@ from octavo.errors import OutOfMemory
 MARGIN = 256 << 20
 #: What the driver keeps of a captured size, beside the pool that all sizes share.
 GRAPH = 8 << 20
+#: Sizes of steps with pieces of prompt that are allowed for.
+MIXED = 32
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,8 @@ def measure(
         pool = 0
         if graphs:
             run_trial(model, platform, backends, dtype, rows, rows=rows, hot=True, decode=True)
-            pool = platform.peak_memory() - before + GRAPH * sum(1 for one in SIZES if one <= padded(rows))
+            pool = max(platform.peak_memory() - before, activations)
+            pool += GRAPH * (MIXED + sum(1 for one in SIZES if one <= padded(rows)))
             platform.reset_peak()
     except torch.OutOfMemoryError as error:
         fewer = max(longest // 2, 1)

@@ -73,7 +73,7 @@ class Worker:
             )
             activations, memory = budget.activations, budget.kv
             why = "as asked" if cache.memory is not None else f"what {cache.utilization:.0%} of the GPU leaves"
-            more = {
+            more: dict[str, Any] = {
                 "total": budget.total,
                 "others": max(budget.held - weights, 0),
                 "graphs": budget.graphs,

@@ -105,6 +105,12 @@ def test_graphs_are_made_on_the_second_use_of_a_size_and_serve_from_then_on():
         driver.admit(request)
     driver.run([(request, 3) for request in requests])
     assert (platform.captured, platform.replayed) == (0, 0)
+    again = [Request([i, 2, 3], 40, Sampling(seed=i, **ASKED[i % 2])) for i in range(3)]
+    for request in again:
+        driver.admit(request)
+    driver.run([(request, 3) for request in again])
+    assert (platform.captured, platform.replayed) == (2, 2)  # a body of tokens, a tail of rows
+    platform.captured = platform.replayed = 0
     for count in (3, 3, 3, 2, 2, 3):
         driver.run([(request, 1) for request in requests[:count]])
     assert padded(3) == 4
@@ -123,18 +129,20 @@ def test_a_piece_of_prompt_that_looks_like_a_decode_is_not_replayed_as_one():
         driver.run([(request, 1)])
         assert not request.said
     driver.run([(request, 1)])
-    assert platform.captured == platform.replayed == 0
+    decodes = driver.runner._decode._sizes
+    assert not decodes
+    assert platform.replayed
     while not request.done:
         driver.run([(request, 1)])
-    assert platform.captured == 2
+    assert list(decodes) == [1]
+    calls = decodes[1].body._calls
     again = Request([5, 6, 7, 8, 9, 10], 12, Sampling(seed=1, temperature=0.0))
     driver.admit(again)
-    replayed = platform.replayed
     for _ in range(6):
         plan, order, tickets = driver.launch([(again, 1)])
         assert plan.kind == Kind.MIXED
         driver.retire(plan, order, tickets)
-    assert platform.replayed == replayed
+    assert decodes[1].body._calls == calls
     while not again.done:
         driver.run([(again, 1)])
     assert again.said == request.said
