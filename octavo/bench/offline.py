@@ -109,8 +109,46 @@ def _run(llm: Any, prompts: list, params: list[SamplingParams]) -> tuple[float, 
 def _throughput(works: Sequence[Workload], engine: dict[str, Any], repeats: int, label: str) -> list[dict[str, Any]]:
     llm, start = _build(works, engine)
     records = [_measure(llm, start, work, repeats, label) for work in works]
+    on_gpu = llm.config.device.platform == "cuda"
+    step, token = _bytes(llm) if on_gpu else (0, 0)
     llm.close()
+    if on_gpu:
+        speed = _bandwidth()
+        for work, record in zip(works, records, strict=True):
+            record["read_tb_s"] = round(speed / 1e12, 3)
+            if work.outputs[1] > 1:  # a decode step reads the weights once, and every context
+                contexts = sum(out * (len(ids) + out / 2) for ids, out in work.make(llm.ready.vocab))
+                floor = (record["steps"] * step + contexts * token) / speed
+                record["percent_of_limit"] = round(100 * floor / record["seconds"], 1)
     return records
+
+
+def _bytes(llm: Any) -> tuple[int, int]:
+    """Bytes of weights that a decode step reads, and of keys and values that it reads for each token of a context."""
+    import torch
+
+    from octavo.device.weights.memory import weight_bytes
+
+    facts, dtype = llm.config.model.facts, getattr(torch, llm.config.model.dtype)
+    looked_up = 0 if facts.tied else facts.vocab * facts.hidden * dtype.itemsize
+    token = 2 * facts.layers * facts.kv_heads * facts.head_dim * dtype.itemsize
+    return weight_bytes(facts, dtype, 0) - looked_up, token
+
+
+def _bandwidth() -> float:
+    """Bytes a second that the GPU reads, of 2 GiB: the limit of what is bound by memory."""
+    import torch
+
+    data = torch.ones(1 << 29, dtype=torch.int32, device="cuda")
+    best = float("inf")
+    for _ in range(8):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        data.max()
+        end.record()
+        end.synchronize()
+        best = min(best, begin.elapsed_time(end) / 1e3)
+    return data.nbytes / best
 
 
 def _measure(llm: Any, start: float, work: Workload, repeats: int, label: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ COLUMNS = [
     "step_ms",
     "plan_us_per_step",
     "host_us_per_step",
+    "percent_of_limit",
     "peak_rss_mb",
     "start_s",
 ]
