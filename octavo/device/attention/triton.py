@@ -36,15 +36,17 @@ class Decode(NamedTuple):
 
 def choose(pairs: int) -> Decode:
     """By the number of (row, key-value head) pairs, rounded up to a power of two: measured on an H200 with 8 heads of
-    128 and contexts of 128 to 512. A split gets one tile at least, so that short rows are not split."""
+    128 and contexts of 256, 4,096 and 32,768. A split gets one tile at least, so that short rows are not split."""
     if pairs <= 8:
-        return Decode(32, 16, 2, True, 4, 3, FIRST)
+        return Decode(64, 16, 2, True, 4, 3, FIRST)
     if pairs <= 32:
         return Decode(64, 8, 1, True, 4, 3, AFTER)
     if pairs <= 128:
         return Decode(256, 4, 1, True, 8, 1, AFTER)
+    if pairs <= 256:
+        return Decode(64, 2, 1, True, 4, 2, AFTER)
     if pairs <= 512:
-        return Decode(64, 1, 1, False, 4, 2, AFTER)
+        return Decode(64, 1, 1, True, 4, 2, AFTER)
     return Decode(64, 1, 1, False, 4, 3, FIRST)
 
 
@@ -66,7 +68,7 @@ def choose_pieces(wide: int, item: int) -> Pieces:
 
 def choose_ready(heads: int) -> tuple[int, int]:
     """Heads of a program, and its warps."""
-    return min(16, next_power_of_two(heads)), 4
+    return min(8, next_power_of_two(heads)), 1
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -40,17 +40,24 @@ class Tile(NamedTuple):
 
 def choose(rows: int, n: int, k: int) -> Tile:
     """For a weight [n, k] and so many rows; numbers of rows that pad to the same power of two run alike. Measured on an
-    H200 on the shapes of Qwen3-0.6B, inside whole steps: few tiles are split until the device is full, and at 16 rows a
-    split of 512 columns is loaded at once."""
+    H200 on the shapes of Qwen3-0.6B and 8B: few tiles are split until the device is full, and up to 32 rows a split of
+    512 columns is loaded at once."""
     m = max(16, next_power_of_two(rows))
-    wide = 64 if m == 64 and cdiv(n, 64) >= 96 else 32
-    tiles = cdiv(n, wide)
+    tiles = cdiv(n, 32)
+    if tiles >= FULL * 3 // 2:
+        if m == 64 and tiles >= 4 * FULL:
+            return Tile(m, 128, 128, 1, 4, 8)
+        if m == 32:
+            return Tile(m, 64, 64, 1, 8, 4)
+        return Tile(m, 64, 128, 1, 5 if m == 16 else 6, 4)
     if tiles >= FULL * 3 // 4:
-        return Tile(m, wide, 128, 1, 5 if m == 16 else 6, 4)
-    if m == 16 and k % 512 == 0 and tiles * (k // 512) <= 2 * FULL:
-        return Tile(m, wide, 512, k // 512, 1, 4)
-    splits = next((s for s in (1, 2, 4, 8) if tiles * s >= FULL // 2 and k % (128 * s) == 0), 1)
-    return Tile(m, wide, 128, splits, 5 if m == 16 else 6, 4)
+        if m == 16 and k >= 4096:
+            return Tile(m, 32, 256, 3 if k >= 8192 and k % 768 == 0 else 1, 4, 4)
+        return Tile(m, 32, 128, 1, 5 if m == 16 else 6, 4)
+    if m <= 32 and k % 512 == 0 and tiles * (k // 512) <= 2 * FULL:
+        return Tile(m, 32, 512, k // 512, 1, 4)
+    splits = next((s for s in (1, 2, 4, 8) if tiles * s >= FULL and k % (128 * s) == 0), 1)
+    return Tile(m, 32, 128, splits, 5, 4)
 
 
 def squares_of(x: Tensor) -> Tensor:

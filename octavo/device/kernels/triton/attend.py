@@ -212,6 +212,8 @@ def decode(
     length = tl.load(lens + row).to(tl.int32)
     low, end, first, tiles = _span(length, window, OWN, TILE, WINDOW)
     per, splits = _shares(tiles, SPLITS)
+    if sp >= splits:  # split 0 never is: some of every row wait
+        return
     lo = first + sp * per
     hi = tl.minimum(lo + per, first + tiles)
     pages = table + row * table_stride
@@ -219,9 +221,9 @@ def decode(
     v_head = value_offset + head * PAGE * DV
     if EARLY:
         keys = lo * TILE + tl.arange(0, TILE)
-        ok = (keys >= low) & (keys < end) & (sp < splits)
+        ok = (keys >= low) & (keys < end)
         if PAGE >= TILE:
-            page = tl.load(pages + (lo * TILE) // PAGE, mask=(sp < splits) & (lo < hi), other=0).to(tl.int64)
+            page = tl.load(pages + (lo * TILE) // PAGE, mask=lo < hi, other=0).to(tl.int64)
         else:
             page = tl.load(pages + keys // PAGE, mask=ok, other=0).to(tl.int64)
         spot0 = page * page_stride
@@ -243,8 +245,13 @@ def decode(
         qgs = tl.load(q_gain + ds, mask=in_d, other=0.0).to(tl.float32)
     if ROTARY > 0:
         turn, back = _turn(cos, sin, length - 1, rope_stride, d, ROTARY)
+    if OWN:
+        slot = tl.load(slots + row)
+        if KN:
+            kg = tl.load(k_gain + d, mask=in_d, other=0.0).to(tl.float32)
+            kgs = tl.load(k_gain + ds, mask=in_d, other=0.0).to(tl.float32)
     token = row.to(tl.int64)
-    idle = (sp >= splits) | (length <= 0)
+    idle = length <= 0
     if MIXED:
         token = tl.load(starts + row)
         idle = idle | (tl.load(starts + row + 1) - token != 1)
@@ -255,9 +262,16 @@ def decode(
     live = (g < G)[:, None] & in_d[None, :]
     at = base + (head * G + g)[:, None] * D
     x = tl.load(at + d[None, :], mask=live, other=0.0).to(tl.float32)
-    y = x * qg[None, :]
     if ROTARY > 0:
         other = tl.load(at + ds[None, :], mask=live, other=0.0).to(tl.float32)
+    if OWN:  # read beside q, though only split 0 needs them: a second wait costs more
+        own_at = base + (NH + head) * D
+        own_x = tl.load(own_at + d, mask=in_d, other=0.0).to(tl.float32)
+        if ROTARY > 0:
+            own_other = tl.load(own_at + ds, mask=in_d, other=0.0).to(tl.float32)
+        own_v = tl.load(base + (NH + NK) * D + head * DV + dv, mask=in_dv, other=0.0)
+    y = x * qg[None, :]
+    if ROTARY > 0:
         y = y * turn[None, :] + other * (qgs * back)[None, :]
     if QN:
         y = y * (1.0 / tl.sqrt_rn(tl.sum(x * x, 1) / D + eps))[:, None]
@@ -271,21 +285,17 @@ def decode(
             total += 1.0
     if OWN:
         if sp == 0:
-            own_at = base + (NH + head) * D
-            own_x = tl.load(own_at + d, mask=in_d, other=0.0).to(tl.float32)
             own_y = own_x
             if KN:
-                own_y = own_x * tl.load(k_gain + d, mask=in_d, other=0.0).to(tl.float32)
+                own_y = own_x * kg
             if ROTARY > 0:
-                own_other = tl.load(own_at + ds, mask=in_d, other=0.0).to(tl.float32)
                 if KN:
-                    own_other = own_other * tl.load(k_gain + ds, mask=in_d, other=0.0).to(tl.float32)
-                own_y = own_y * turn + own_other * back
+                    own_y = own_y * turn + own_other * (kgs * back)
+                else:
+                    own_y = own_y * turn + own_other * back
             if KN:
                 own_y = own_y * (1.0 / tl.sqrt_rn(tl.sum(own_x * own_x) / D + eps))
             own_k = own_y.to(qkv.dtype.element_ty)
-            own_v = tl.load(base + (NH + NK) * D + head * DV + dv, mask=in_dv, other=0.0)
-            slot = tl.load(slots + token)
             own_page = cache + (slot // PAGE) * page_stride
             tl.store(own_page + k_head + (slot % PAGE) * D + d, own_k, mask=in_d)
             tl.store(own_page + v_head + (slot % PAGE) * DV + dv, own_v, mask=in_dv)
