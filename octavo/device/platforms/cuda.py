@@ -48,7 +48,6 @@ class CUDA:
 
     def settle(self) -> None:
         gc.collect()
-        gc.freeze()
         torch.cuda.synchronize(self.device)
 
     def supports(self, dtype: torch.dtype) -> str | None:

@@ -1,6 +1,7 @@
 """The worker with a small random model: boot, plans, commands, refusals."""
 
 import dataclasses
+import gc
 
 import numpy as np
 import pytest
@@ -164,6 +165,15 @@ def test_backends_that_share_no_page_size_are_named():
     with pytest.raises(ConfigError, match=r"share no page size: .* pages of even 2, 4; odd 3"):
         _common_pages(backends, (("a", spec), ("b", spec)))
     assert _common_pages(backends, (("b", spec),)) == (3,)
+
+
+def test_a_worker_freezes_nobodys_objects():
+    before = gc.get_freeze_count()
+    worker = Worker(config_of())
+    worker.hello()
+    worker.close()
+    assert gc.get_freeze_count() == before
+    assert gc.isenabled()
 
 
 def test_the_cpu_tells_memory_and_its_name():
