@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from octavo.common.math import cdiv, next_power_of_two
+from octavo.device.kernels.draw import best_triton
 from octavo.device.kernels.launch import AFTER, launch
 from octavo.device.kernels.logprobs import log_sum_exp
 
@@ -24,12 +25,18 @@ def min_p(logits: Tensor, least: Tensor) -> None:
 
 
 def min_p_triton(logits: Tensor, least: Tensor) -> None:
+    _, best = best_triton(logits)
+    _cut(logits, (best + least.log()).masked_fill_(least <= 0, float("-inf")))
+
+
+def _cut(logits: Tensor, lows: Tensor) -> None:
+    """-inf for what is under a row's ``lows`` float32[N]."""
     from octavo.device.kernels.triton import sample as kernels
 
     count, vocab = logits.shape
     if count:
-        args = logits, least, vocab, logits.stride(0)
-        launch(kernels.min_p, (count,), *args, BLOCK=4096, pdl=AFTER, num_warps=8)
+        args = logits, lows, vocab, logits.stride(0)
+        launch(kernels.cut, (cdiv(vocab, 4096), count), *args, BLOCK=4096, pdl=AFTER, num_warps=4)
 
 
 def min_p_torch(logits: Tensor, least: Tensor) -> None:
@@ -100,7 +107,7 @@ def top_k_p_triton(logits: Tensor, k: Tensor, p: Tensor) -> None:
         pdl=AFTER,
         num_warps=16,
     )
-    launch(kernels.cut, (parts, count), logits, lows, vocab, stride, BLOCK=4096, pdl=AFTER, num_warps=4)
+    _cut(logits, lows)
 
 
 def top_k_p_rows_torch(logits: Tensor, k: Tensor, p: Tensor) -> None:

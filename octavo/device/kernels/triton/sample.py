@@ -116,26 +116,6 @@ def best_of_rows(best, which, ids, scores, BLOCKS, BP: tl.constexpr, PDL: tl.con
 
 
 @triton.jit
-def min_p(logits, least, V, stride, BLOCK: tl.constexpr, PDL: tl.constexpr):
-    """-inf for what is less than ``least`` times as likely as the best."""
-    release(PDL)
-    row = tl.program_id(0).to(tl.int64)
-    i = tl.arange(0, BLOCK)
-    await_inputs(PDL)
-    part = tl.load(least + row)
-    if part <= 0.0:
-        return
-    base = logits + row * stride
-    top = tl.full([BLOCK], -float("inf"), tl.float32)
-    for start in range(0, V, BLOCK):
-        top = tl.maximum(top, tl.load(base + start + i, mask=start + i < V, other=-float("inf")))
-    floor = tl.max(top, 0) + tl.log(part)
-    for start in range(0, V, BLOCK):
-        y = tl.load(base + start + i, mask=start + i < V, other=0.0)
-        tl.store(base + start + i, tl.where(y < floor, -float("inf"), y), mask=start + i < V)
-
-
-@triton.jit
 def _ordered(y):
     """Bits whose unsigned order is that of the numbers; -0 is 0."""
     bits = (y + 0.0).to(tl.uint32, bitcast=True)
