@@ -48,8 +48,10 @@ class Platform(Protocol):
         """Before a thread launches work: the platform's stream is the current one."""
 
     def settle(self) -> None:
-        """Once, when the weights are loaded: what helps steps and would have hurt loading. The process may be the user's
-        own: their objects are left alone."""
+        """Once, when the weights are loaded: what helps steps and would have hurt loading.
+
+        The process may be the user's own: their objects are left alone.
+        """
 
     def supports(self, dtype: torch.dtype) -> str | None:
         """None, or why this device cannot compute in ``dtype``."""

@@ -66,9 +66,9 @@ class CPU:
             malloc = ctypes.CDLL(None).mallopt
         except (OSError, AttributeError):
             return  # not glibc
-        # What a step lets go comes again in the next one, and the heap keeps it: by itself glibc gives blocks over 32 MiB
-        # back to the kernel, and logits of 64 rows over 151,936 tokens then take 40 ms instead of 10, for 19,000 fresh
-        # pages. Without fast bins, oneDNN's large requests do not sweep them together every time: 5 to 8 % of a step.
+        # What a step lets go comes again in the next one, and the heap keeps it: by itself glibc gives blocks over
+        # 32 MiB back to the kernel, and logits of 64 rows over 151,936 tokens then take 40 ms instead of 10, for 19,000
+        # fresh pages. Without fast bins, oneDNN's large requests do not sweep them together: 5 to 8 % of a step.
         malloc(_M_MMAP_THRESHOLD, 1 << 30)
         malloc(_M_TRIM_THRESHOLD, 256 << 20)
         malloc(_M_MXFAST, 0)
