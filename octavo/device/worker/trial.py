@@ -35,7 +35,7 @@ def run_trial(
     ``decode``: then a decode step of all. Layers of a kind write to one cache. Raises what the model raises."""
     takes = np.full(rows, tokens // rows)
     takes[: tokens % rows] += 1
-    longest = int(takes.max()) + 2
+    longest = int(takes.max()) + 1 + decode
     specs: dict[KVSpec, list[str]] = {}
     for layer in model.attentions:
         if layer.shares is None:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from octavo.common.probe import GPU
 from octavo.config.args import EngineArgs, ServeArgs
 from octavo.config.resolve import DECISIONS, Machine, resolve, show
 from octavo.errors import ConfigError
@@ -118,3 +119,34 @@ def test_names_and_steps(model):
     assert config.schedule.depth == 2
     assert config.schedule.max_model_len is None
     assert resolve(EngineArgs(model=str(model)), FAST).text.served_names == (str(model),)
+
+
+GPU_HERE = Machine(16, frozenset({"avx512_bf16"}), (GPU("NVIDIA H200", 150 << 30, (9, 0)),))
+
+
+def test_a_gpu_is_taken_where_there_is_one(model):
+    config = decided(model, GPU_HERE)
+    assert (config.device.platform, config.device.enforce_eager) == ("cuda", False)
+    assert "H200" in config.why["device.platform"]
+    schedule = config.schedule
+    assert (schedule.depth, schedule.max_num_seqs, schedule.max_num_batched_tokens) == (2, 256, 8192)
+    assert config.cache.utilization == 0.9
+    assert config.model.dtype == config.model.facts.dtype
+    asked = decided(model, GPU_HERE, device="cpu")
+    assert (asked.device.platform, asked.schedule.depth) == ("cpu", 1)
+    asked = decided(model, GPU_HERE, gpu_memory_utilization=0.5, enforce_eager=True, async_scheduling=False)
+    assert (asked.cache.utilization, asked.device.enforce_eager, asked.schedule.depth) == (0.5, True, 1)
+
+
+@pytest.mark.parametrize(
+    ("machine", "asked", "says"),
+    [
+        (GPU_HERE, {"gpu_memory_utilization": 1.5}, r"over 0 and at most 1, got 1\.5"),
+        (GPU_HERE, {"gpu_memory_utilization": 0.0}, r"over 0 and at most 1, got 0\.0"),
+        (GPU_HERE, {"gpu_memory_utilization": 0.5, "kv_cache_memory": "1GiB"}, "give one of them"),
+        (FAST, {"gpu_memory_utilization": 0.5}, "runs on a CPU; there is --kv-cache-memory"),
+    ],
+)
+def test_memory_flags_that_say_nothing_are_refused(model, machine, asked, says):
+    with pytest.raises(ConfigError, match=says):
+        decided(model, machine, **asked)

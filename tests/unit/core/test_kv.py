@@ -341,3 +341,13 @@ def test_random_tables_return_everything():
                 kv.grow(tables, count)
                 owners.append(tables)
         kv.pool.check(table for tables in owners for table in tables)
+
+
+def test_on_a_device_with_memory_of_its_own_the_advice_is_its_share():
+    """What is needed more than there is, as a share of all; where even all would not do, nothing is promised."""
+    hello = replace_hello(memory=1 << 12, total=1 << 22, graphs=1 << 10, others=1 << 11, margin=1 << 9)
+    with pytest.raises(OutOfMemory, match=r"graphs .* 1\.0 KiB") as found:
+        plan_layout(hello, CacheSection(utilization=0.5), SCHEDULE, 4000, True)
+    assert "--gpu-memory-utilization 0." in str(found.value)
+    with pytest.raises(OutOfMemory, match=r"what would fit: --max-model-len \d+$"):
+        plan_layout(replace_hello(memory=1 << 14, total=1 << 16), CacheSection(), SCHEDULE, 4000, True)
