@@ -29,6 +29,7 @@ from octavo.device.runner.ticket import DoneTicket
 from octavo.device.sampling.logprobs import LogprobsMode, report_later, report_prompt
 from octavo.device.sampling.sampler import Bring, Draw, Later, Sampler
 from octavo.device.sampling.stage import Drawing
+from octavo.wire.arrays import ints
 from octavo.wire.kv import KVGroup
 from octavo.wire.plan import GrammarMasks, NewRow, StepPlan
 from octavo.wire.ports import Ticket
@@ -112,6 +113,19 @@ class ModelRunner:
                 self._decode = DecodeSteps(*parts)
                 if all(backend.graphs == GraphUse.ALWAYS for backend in {one.backend for one in bound.values()}):
                     self._mixed = MixedSteps(*parts)
+
+    @torch.inference_mode()
+    def warm(self, sizes: Sequence[int]) -> None:
+        """Run decode steps of these sizes twice on the spare row, which captures them: what is made on first use makes
+        nobody wait then."""
+        if self._async is None or self._decode is None:
+            return
+        self._async.enter()
+        for size in sorted({padded(size) for size in sizes}):
+            rows = ints(np.full(size, self.state.rows))
+            for draw in (Draw.GREEDY, Draw.WARM):
+                for _ in range(2):
+                    self._ring.publish(self._decode.tail(self._decode.body(rows), draw), 0)
 
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> None:

@@ -26,6 +26,8 @@ from octavo.wire.ports import Ticket
 
 _log = logger(__name__)
 
+#: Decode steps of so many rows are made ready before the first request, and of as many as there may be.
+WARM = (1, 8, 64)
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -138,6 +140,8 @@ class Worker:
             lead=self._config.schedule.depth + self._config.schedule.burst,
             eager=self._config.device.enforce_eager,
         )
+        most = self._config.schedule.max_num_seqs
+        self._runner.warm([size for size in (*WARM, most) if size <= most])
 
     def forward(self, plan: StepPlan) -> None:
         assert self._runner is not None, "forward before build"

@@ -119,6 +119,23 @@ def test_graphs_are_made_on_the_second_use_of_a_size_and_serve_from_then_on():
     assert platform.replayed == 2 * 4
 
 
+def test_what_is_made_ready_before_the_first_request_changes_nothing():
+    request, other = requests_of(9, 1)[0], requests_of(9, 1)[0]
+    cold = driver_of()
+    cold.admit(request)
+    platform = Asynchronous()
+    warm = driver_of(platform=platform)
+    warm.runner.warm([1, 2, 8])
+    assert platform.captured == 9  # a body and two tails each
+    warm.admit(other)
+    for driver, one in ((cold, request), (warm, other)):
+        while not one.done:
+            driver.run([(one, max(1, len(one.tokens) - one.planned))])
+    assert request.said == other.said
+    assert warm.runner.state.computed.tensor[-1] == 0
+    assert not warm.runner.state.alive.tensor[-1]
+
+
 def test_a_piece_of_prompt_that_looks_like_a_decode_is_not_replayed_as_one():
     """One token for every row, and all of them prompt: the shapes are those of a decode step."""
     platform = Asynchronous()
