@@ -47,11 +47,10 @@ def test_a_linear_of_real_size(rows, size):
     weight = torch.randn(out, inner, dtype=torch.bfloat16, device="cuda") / inner**0.5
     add = torch.randn(rows, out, dtype=torch.bfloat16, device="cuda")
     for given in ({"eps": 1e-6}, {"eps": 1e-6, "act": "silu"}, {"add": add}):
-        mine = joined(x, weight, **given)
-        theirs = joined_torch(
-            x.float(), weight.float(), **{k: v.float() if k == "add" else v for k, v in given.items()}
-        )
+        wide = {name: value.float() if name == "add" else value for name, value in given.items()}
+        copies = [{name: value.clone() if name == "add" else value for name, value in given.items()} for _ in range(2)]
+        mine, again = (joined(x, weight, **copy) for copy in copies)
+        theirs = joined_torch(x.float(), weight.float(), **wide)
         torch.testing.assert_close(mine.float(), theirs, atol=3e-2, rtol=3e-2)
-        again = joined(x, weight, **given)
         assert torch.equal(mine, again)
     torch.testing.assert_close(squares_of(mine).sum(1), mine.float().square().sum(1))

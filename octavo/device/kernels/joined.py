@@ -75,8 +75,8 @@ def squares_of(x: Tensor) -> Tensor:
     return out
 
 
-def with_squares(x: Tensor, squares: Tensor) -> Tensor:
-    """x, which is not written again, with the sums of squares of its rows."""
+def with_squares(x: Tensor, squares: Tensor | None) -> Tensor:
+    """x with the sums of squares of its rows, which whoever writes to it takes off again (None)."""
     x.squares = squares  # type: ignore[attr-defined]
     return x
 
@@ -91,7 +91,8 @@ def joined(
     add: Tensor | None = None,
 ) -> Tensor:
     """x [T, K], weight [N, K] -> [T, N], or [T, N / 2] with ``act``, of x normed (``eps``: divided by its root mean
-    square, the gain being in the weight), plus ``add`` [T, N]. ``act`` and ``add`` exclude each other."""
+    square, the gain being in the weight), plus ``add`` [T, N], which is used up. ``act`` and ``add`` exclude each
+    other."""
     assert act is None or add is None
     if len(weight) > WIDE:
         return joined_torch(x, weight, bias, eps=eps, act=act, add=add)
@@ -114,7 +115,7 @@ def joined_torch(
     if eps is not None:
         x = rms_norm(x, None, eps)
     if add is not None and bias is None:
-        return torch.addmm(add, x, weight.t())
+        return with_squares(add.addmm_(x, weight.t()), None)  # elsewhere torch copies ``add`` first
     y = F.linear(x, weight, bias)
     if act is not None:
         return gated(y, act)
@@ -129,7 +130,7 @@ def _gemv(
     rows, inner = weight.shape
     width = rows // 2 if act else rows
     out = x.new_empty(1, width)
-    pieces = min(16, next_power_of_two(cdiv(inner, 256)))
+    pieces, ahead = _columns(inner)
     # 16 to 64 KiB of weights in registers before the wait
     each = 4 if (inner > 1024 and (act or width < 2048)) or inner > 3072 else 8
     if inner == 3072:
@@ -145,6 +146,7 @@ def _gemv(
         K=inner,
         N=width,
         R=pieces,
+        AHEAD=ahead,
         BN=each,
         NORM=eps is not None,
         ACT=CODES[act],
@@ -155,6 +157,15 @@ def _gemv(
         num_warps=each,
     )
     return out
+
+
+def _columns(inner: int) -> tuple[int, int]:
+    """Of a GEMV: R, where 256 R columns are one piece of a weight row, and how many pieces are loaded ahead."""
+    for ahead in (1, 3):
+        pieces, rest = divmod(inner, 256 * ahead)
+        if not rest and 2 <= pieces <= 16 and pieces == next_power_of_two(pieces):
+            return pieces, ahead
+    return min(16, next_power_of_two(cdiv(inner, 256))), 1
 
 
 def _tile(

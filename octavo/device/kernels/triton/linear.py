@@ -33,6 +33,7 @@ def gemv(
     K: tl.constexpr,
     N: tl.constexpr,
     R: tl.constexpr,
+    AHEAD: tl.constexpr,
     BN: tl.constexpr,
     NORM: tl.constexpr,
     ACT: tl.constexpr,
@@ -41,8 +42,8 @@ def gemv(
     EPS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One row; N is the width of ``out``. A warp owns whole weight rows, so that sums stay inside it; the first 256 R
-    columns are in registers before the wait."""
+    """One row; N is the width of ``out``. A warp owns whole weight rows, so that sums stay inside it; the first
+    AHEAD (1 or 3) times 256 R columns are in registers before the wait."""
     release(PDL)
     BLOCK: tl.constexpr = R * 256
     WHOLE: tl.constexpr = K % BLOCK == 0
@@ -56,6 +57,12 @@ def gemv(
     a = tl.load(at, mask=mask, other=0.0)
     if ACT:
         b = tl.load(at + N * K, mask=mask, other=0.0)
+    if AHEAD == 3:
+        a1 = tl.load(at + BLOCK, mask=mask, other=0.0)
+        a2 = tl.load(at + 2 * BLOCK, mask=mask, other=0.0)
+        if ACT:
+            b1 = tl.load(at + N * K + BLOCK, mask=mask, other=0.0)
+            b2 = tl.load(at + N * K + 2 * BLOCK, mask=mask, other=0.0)
     y = tl.zeros([BN], tl.float32)
     if BIAS:
         y += tl.load(bias + n, mask=there, other=0.0).to(tl.float32)
@@ -72,7 +79,15 @@ def gemv(
         acc_up = b.to(tl.float32) * v
     if NORM:
         sq = v * v
-    for k in tl.range(BLOCK, K, BLOCK):
+    if AHEAD == 3:
+        v1 = tl.load(xs + BLOCK).to(tl.float32)
+        v2 = tl.load(xs + 2 * BLOCK).to(tl.float32)
+        acc += a1.to(tl.float32) * v1 + a2.to(tl.float32) * v2
+        if ACT:
+            acc_up += b1.to(tl.float32) * v1 + b2.to(tl.float32) * v2
+        if NORM:
+            sq += v1 * v1 + v2 * v2
+    for k in tl.range(AHEAD * BLOCK, K, BLOCK):
         if WHOLE:
             v = tl.load(xs + k).to(tl.float32)
             inside = mask
