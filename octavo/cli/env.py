@@ -54,6 +54,8 @@ def machine() -> Iterator[str]:
     yield f"cpu         {cpu.name}, {probe.cores()} cores for this process"
     yield f"abilities   {' '.join(flag for flag in _FLAGS if flag in cpu.flags) or 'none that matter'}"
     yield f"memory      {size(memory.total)}, {size(memory.free)} free"
+    for gpu in probe.gpus():
+        yield f"gpu         {gpu.name}, {size(gpu.memory)}, compute capability {gpu.capability[0]}.{gpu.capability[1]}"
 
 
 def packages() -> Iterator[str]:

@@ -1,18 +1,16 @@
 """ModelRunner: one step of this rank, as a body (inputs, model) and a tail (logits, sampling, commit).
 
-Where the device works on after a call has returned, nothing here waits for it: tokens come back through the ring, the
-rest by copies behind an event, and decode steps are graphs (``runner.decode``).
+For a device whose work is done when a call returns; ``runner.later`` is for the others.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from octavo.common.log import logger
-from octavo.device.attention.base import GraphUse
 from octavo.device.batch.batch import InputBatch
 from octavo.device.batch.blocks import BlockTables
 from octavo.device.batch.buffers import Columns, ship
@@ -20,16 +18,13 @@ from octavo.device.batch.state import RequestState
 from octavo.device.kernels.step_out import commit
 from octavo.device.layers.step import Bound, Step, running
 from octavo.device.models.base import CausalLM
-from octavo.device.platforms.base import Platform
-from octavo.device.runner.decode import Decode, DecodeSteps, padded
-from octavo.device.runner.mixed import Mixed, MixedSteps, padded_rows
+from octavo.device.runner.decode import Decode
+from octavo.device.runner.mixed import Mixed
 from octavo.device.runner.prepare import prepare
-from octavo.device.runner.ring import Copies, Ring, RingTicket
 from octavo.device.runner.ticket import DoneTicket
-from octavo.device.sampling.logprobs import LogprobsMode, report_later, report_prompt
-from octavo.device.sampling.sampler import Bring, Draw, Later, Sampler
+from octavo.device.sampling.logprobs import LogprobsMode, report_prompt
+from octavo.device.sampling.sampler import Bring, Later, Sampler
 from octavo.device.sampling.stage import Drawing
-from octavo.wire.arrays import ints
 from octavo.wire.kv import KVGroup
 from octavo.wire.plan import GrammarMasks, NewRow, StepPlan
 from octavo.wire.ports import Ticket
@@ -39,12 +34,10 @@ _log = logger(__name__)
 
 #: Numbers of logits that are in memory at once; rows are sampled in pieces that fit.
 LOGITS = 1 << 24
-#: The same where memory is a GPU's: 441 rows of a vocabulary of 151,936.
-LOGITS_ASYNC = 1 << 26
 
 
 @dataclass(eq=False, slots=True)
-class _Draws:
+class Draws:
     """What a tail drew: tokens int64[N], scores float32[N], good bool[N], faults by logit row, and log-probabilities of
     logit rows."""
 
@@ -57,7 +50,7 @@ class _Draws:
 
 
 @dataclass(eq=False, slots=True)
-class _Body:
+class Body:
     """A step between ``forward`` and ``sample``; ``fault`` where the body raised."""
 
     plan: StepPlan
@@ -83,12 +76,7 @@ class ModelRunner:
         page: int,
         device: torch.device,
         logprobs_mode: LogprobsMode = "raw_logprobs",
-        platform: Platform | None = None,
-        lead: int = 1,
-        eager: bool = False,
     ):
-        """``platform``: None for one whose work is done when a call returns. ``lead``: sub-steps that may be in flight.
-        ``eager``: no graphs."""
         self.model = model
         self.vocab = vocab
         self.state = RequestState(rows, max_model_len, device)
@@ -99,42 +87,16 @@ class ModelRunner:
         self._bound = dict(bound)
         self._columns = Columns(device)
         self._prompt_widths: dict[int, int] = {}
-        self._body: _Body | None = None
+        self._body: Body | None = None
         self._device = device
-        self._async = platform if platform is not None and platform.asynchronous else None
-        self._broken: list[int] = []
-        self._decode: DecodeSteps | None = None
-        self._mixed: MixedSteps | None = None
-        if self._async is not None:
-            self._ring = Ring(self._async, max(padded(rows), padded_rows(rows)), 2 * lead + 2)
-            if all(backend.graphs >= GraphUse.DECODE for backend in {one.backend for one in bound.values()}):
-                capture = self._async.graphs and not eager
-                parts = self.state, self.tables, self._async, self._forward, self._short, rows, capture
-                self._decode = DecodeSteps(*parts)
-                if all(backend.graphs == GraphUse.ALWAYS for backend in {one.backend for one in bound.values()}):
-                    self._mixed = MixedSteps(*parts)
-
-    @torch.inference_mode()
-    def warm(self, sizes: Sequence[int]) -> None:
-        """Run decode steps of these sizes twice on the spare row, which captures them: what is made on first use makes
-        nobody wait then."""
-        if self._async is None or self._decode is None:
-            return
-        self._async.enter()
-        for size in sorted({padded(size) for size in sizes}):
-            rows = ints(np.full(size, self.state.rows))
-            for draw in (Draw.GREEDY, Draw.WARM):
-                for _ in range(2):
-                    self._ring.publish(self._decode.tail(self._decode.body(rows), draw), 0)
+        self._piece = max(1, LOGITS // vocab)
 
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> None:
         """Apply the plan's writes and run the body of its first sub-step. Errors wait for ``sample``."""
         assert self._body is None, "forward twice without sample"
-        self._body = _Body(plan)
+        self._body = Body(plan)
         try:
-            if self._async is not None:
-                self._async.enter()
             self._apply(plan)
             if len(plan.rows):
                 self._run_body(self._body, 0)
@@ -153,25 +115,18 @@ class ModelRunner:
                 if ahead and body.fault is None:
                     self._run_body(body, ahead)
                 if body.fault is None:
-                    tail = self._tail if self._async is None else self._tail_later
-                    tickets.append(tail(body, masks, plan.step + ahead))
+                    tickets.append(self._tail(body, masks, plan.step + ahead))
                     continue
             except Exception as error:
                 self._fail(body, error)
-            tickets.append(DoneTicket(_nothing(plan, plan.step + ahead, body.fault)))
+            tickets.append(DoneTicket(nothing(plan, plan.step + ahead, body.fault)))
         return tickets
 
-    def _fail(self, body: _Body, error: Exception) -> None:
+    def _fail(self, body: Body, error: Exception) -> None:
         _log.exception("step %d failed", body.plan.step)
         body.fault = f"{type(error).__name__}: {error}"
-        if self._async is not None:
-            self._ring.resync()
 
     def _apply(self, plan: StepPlan) -> None:
-        if self._broken:
-            for row in set(self._broken):
-                self._heal(row)
-            self._broken.clear()
         if len(plan.killed):
             self.state.kill(plan.killed)
         for new in plan.new:
@@ -189,22 +144,10 @@ class ModelRunner:
         if new.sampling.prompt_logprobs is not None:
             self._prompt_widths[new.row] = new.sampling.prompt_logprobs
 
-    def _run_body(self, body: _Body, ahead: int) -> None:
-        if self._decode is not None and self._decode.takes(body.plan):
-            body.decode = self._decode.body(body.plan.rows)
-            return
-        if self._mixed is not None and self._plain(body.plan) and self._mixed.takes(body.plan):
-            body.mixed = self._mixed.body(body.plan)
-            return
+    def _run_body(self, body: Body, ahead: int) -> None:
         batch = prepare(body.plan, self.state, self.tables, self._columns, ahead)
         body.hidden = self._forward(batch)
         body.batch = batch
-
-    def _plain(self, plan: StepPlan) -> bool:
-        """Whether a plan's tail needs no more than ``_short``."""
-        if len(plan.masked) or (self._prompt_widths and len(plan.chunk)):
-            return False
-        return self.sampler.kind(plan.rows[plan.samples], (plan.computed + plan.takes)[plan.samples]) != Draw.FULL
 
     def _forward(self, batch: InputBatch) -> Tensor:
         metas = [self._plan_group(batch, group) for group in range(len(self._groups))]
@@ -216,10 +159,10 @@ class ModelRunner:
         backend = self._bound[self._groups[group].layers[0]].backend
         return backend.plan(batch, spec, group)
 
-    def _tail(self, body: _Body, masks: GrammarMasks | None, step: int) -> DoneTicket:
+    def _tail(self, body: Body, masks: GrammarMasks | None, step: int) -> Ticket:
         plan, batch, hidden = body.plan, body.batch, body.hidden
         if batch is None or hidden is None:
-            return DoneTicket(_nothing(plan, step))
+            return DoneTicket(nothing(plan, step))
         drawing = Drawing(
             plan.rows[plan.samples],
             batch.host_lens[batch.host_logit_rows],
@@ -233,7 +176,7 @@ class ModelRunner:
             batch.rows, batch.seq_lens, batch.logit_rows, draws.tokens, draws.good, self.state.widest_stops
         )
         sampled = np.flatnonzero(plan.samples)
-        result = _nothing(plan, step)
+        result = nothing(plan, step)
         result.tokens[sampled, 0] = draws.tokens.numpy(force=True)
         result.counts[sampled] = counts.numpy(force=True)
         for at, why in draws.faults.items():
@@ -265,177 +208,6 @@ class ModelRunner:
             state.stops.device[:, :stops],
         )
 
-    # Where the device works on: the same, without waiting.
-
-    def _tail_later(self, body: _Body, masks: GrammarMasks | None, step: int) -> Ticket:
-        plan = body.plan
-        if not len(plan.rows):
-            return DoneTicket(_nothing(plan, step))
-        assert self._async is not None
-        sampled = np.flatnonzero(plan.samples)
-        rows = plan.rows[sampled]
-        lens = (plan.computed + plan.takes)[sampled] + np.int32(step - plan.step)
-        kind = self.sampler.kind(rows, lens) if masks is None or not len(masks.rows) else Draw.FULL
-        extras = None
-        if body.decode is not None and kind != Draw.FULL:
-            assert self._decode is not None
-            words = self._decode.tail(body.decode, kind)
-        elif body.mixed is not None:
-            assert self._mixed is not None
-            assert kind != Draw.FULL, "a mask that the plan did not announce"
-            words = self._mixed.tail(body.mixed, kind)
-        else:
-            batch, hidden = self._eager(body, len(rows))
-            if kind != Draw.FULL:
-                words = self._short(
-                    kind,
-                    self.state.widest_stops,
-                    batch.rows,
-                    batch.seq_lens,
-                    batch.logit_rows,
-                    hidden[batch.logits_at],
-                )
-                bring = None
-            else:
-                bring = Copies(self._async)
-                words, extras = self._full(plan, batch, hidden, rows, lens, masks, bring)
-            extras = self._with_prompts(plan, batch, hidden, bring, extras)
-        tag = self._ring.publish(words, len(rows))
-
-        def broken(at: np.ndarray) -> None:
-            self._broken += rows[at].tolist()
-
-        return RingTicket(step, len(plan.rows), sampled, self._ring, tag, self._async, broken, extras)
-
-    def _eager(self, body: _Body, count: int) -> tuple[InputBatch, Tensor]:
-        """The step's batch and hidden states; of a padded decode step, its first ``count`` rows."""
-        if body.decode is None:
-            assert body.batch is not None
-            assert body.hidden is not None
-            return body.batch, body.hidden
-        batch, hidden = body.decode.batch, body.decode.hidden
-        assert batch is not None
-        assert hidden is not None
-        part = slice(count)
-        mine = replace(
-            batch,
-            rows=batch.rows[part],
-            seq_lens=batch.seq_lens[part],
-            logits_at=batch.logits_at[part],
-            logit_rows=batch.logit_rows[part],
-        )
-        return mine, hidden
-
-    def _short(
-        self, kind: Draw, stops: int, rows: Tensor, seq_lens: Tensor, which: Tensor | None, hidden: Tensor
-    ) -> Tensor | None:
-        """A tail of device operations alone, as ``runner.decode.Tail`` says. It may be captured."""
-        drawing, lens = (rows, seq_lens) if which is None else (rows[which], seq_lens[which])
-        if which is None:
-            which = torch.arange(len(rows), device=self._device)
-        step = max(1, LOGITS_ASYNC // self.vocab)
-        narrow = {"narrow": True} if kind <= Draw.WARM and hidden.is_cuda else {}
-        drawn = [
-            self.sampler.draw(
-                kind,
-                self.model.logits(hidden[low : low + step], **narrow),
-                drawing[low : low + step],
-                lens[low : low + step],
-            )
-            for low in range(0, max(len(drawing), 1), step)
-        ]
-        tokens, scores = drawn[0] if len(drawn) == 1 else (torch.cat(parts) for parts in zip(*drawn, strict=True))
-        return self._words(rows, seq_lens, which, drawing, tokens, scores, stops)
-
-    def _words(
-        self,
-        rows: Tensor,
-        seq_lens: Tensor,
-        which: Tensor,
-        drawing: Tensor,
-        tokens: Tensor,
-        scores: Tensor,
-        stops: int,
-    ) -> Tensor | None:
-        living = self.state.alive.tensor[drawing]
-        counts = self._commit(rows, seq_lens, which, tokens, scores.abs() < float("inf"), stops)
-        return self._ring.pack(tokens, counts, living, scores)
-
-    def _full(
-        self,
-        plan: StepPlan,
-        batch: InputBatch,
-        hidden: Tensor,
-        rows: np.ndarray,
-        lens: np.ndarray,
-        masks: GrammarMasks | None,
-        copies: Copies,
-    ) -> tuple[Tensor | None, Callable[[float], StepExtras] | None]:
-        """A tail with every stage: words, and what makes its extras."""
-        device_rows = batch.rows[batch.logit_rows]
-        drawing = Drawing(rows, lens, device_rows, batch.seq_lens[batch.logit_rows])
-        draws = self._draw(hidden[batch.logits_at], drawing, plan, masks, copies.bring)
-        if self.state.keeps[rows].any():
-            self._remember(drawing, draws.tokens)
-        words = self._words(
-            batch.rows,
-            batch.seq_lens,
-            batch.logit_rows,
-            device_rows,
-            draws.tokens,
-            draws.scores,
-            self.state.widest_stops,
-        )
-        if draws.logprobs is None:
-            return words, None
-        sampled, later = np.flatnonzero(plan.samples)[draws.asked].astype(np.int32), draws.logprobs
-        assert callable(later)
-        copies.sent()
-
-        def extras(timeout: float) -> StepExtras:
-            copies.wait(timeout)
-            return StepExtras(sampled, later())
-
-        return words, extras
-
-    def _with_prompts(
-        self,
-        plan: StepPlan,
-        batch: InputBatch,
-        hidden: Tensor,
-        copies: Copies | None,
-        extras: Callable[[float], StepExtras] | None,
-    ) -> Callable[[float], StepExtras] | None:
-        """``extras`` and the log-probabilities of the step's prompt pieces."""
-        if not self._prompt_widths or not len(plan.chunk):
-            return extras
-        assert self._async is not None
-        copies = copies or Copies(self._async)
-        pieces = [
-            (row, epoch, start, self._prompt_later(hidden[part], targets, width, copies.bring))
-            for row, epoch, start, part, targets, width in self._prompt_pieces(plan, batch)
-        ]
-        if not pieces:
-            return extras
-        copies.sent()
-
-        def both(timeout: float) -> StepExtras:
-            made = StepExtras() if extras is None else extras(timeout)
-            copies.wait(timeout)
-            made.prompt = [PromptLogprobs(row, epoch, start, later()) for row, epoch, start, later in pieces]
-            return made
-
-        return both
-
-    def _prompt_later(self, hidden: Tensor, targets: Tensor, width: int, bring: Bring) -> Later:
-        step = max(1, LOGITS_ASYNC // self.vocab)
-        parts = [
-            report_later(self.model.logits(part), chosen, [width] * len(chosen), None, self._normal, bring)
-            for part, chosen in zip(hidden.split(step), targets.split(step), strict=True)
-        ]
-
-        return lambda: joined([part() for part in parts])
-
     def _remember(self, drawing: Drawing, tokens: Tensor) -> None:
         """What rows drew, into the history of those that keep one."""
         state = self.state
@@ -450,13 +222,13 @@ class ModelRunner:
         plan: StepPlan,
         masks: GrammarMasks | None,
         bring: Bring | None = None,
-    ) -> _Draws:
+    ) -> Draws:
         """Sample N logit rows, in pieces of rows whose logits fit."""
         count = len(drawing.rows)
         masked, bits = np.empty(0, np.int64), None
         if masks is not None and len(masks.rows):
             masked, bits = (np.cumsum(plan.samples) - 1)[masks.rows], masks.bits
-        step = max(1, (LOGITS if bring is None else LOGITS_ASYNC) // self.vocab)
+        step = self._piece
         pieces = []
         for low in range(0, count, step):
             high = min(low + step, count)
@@ -467,12 +239,12 @@ class ModelRunner:
             pieces.append(self.sampler.sample(logits, part, masked[here] - low, mine, bring))
         if len(pieces) == 1:
             piece = pieces[0]
-            return _Draws(piece.tokens, piece.scores, piece.good, piece.faults, piece.asked, piece.logprobs)
+            return Draws(piece.tokens, piece.scores, piece.good, piece.faults, piece.asked, piece.logprobs)
         if not pieces:
             none = torch.empty(0, dtype=torch.int64, device=self._device)
-            return _Draws(none, none.float(), none.bool(), {}, np.empty(0, np.int64), None)
+            return Draws(none, none.float(), none.bool(), {}, np.empty(0, np.int64), None)
         reports = [piece.logprobs for piece in pieces if piece.logprobs is not None]
-        return _Draws(
+        return Draws(
             torch.cat([piece.tokens for piece in pieces]),
             torch.cat([piece.scores for piece in pieces]),
             torch.cat([piece.good for piece in pieces]),
@@ -522,7 +294,7 @@ class ModelRunner:
             data[held] = torch.nan_to_num(data[held], nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def _nothing(plan: StepPlan, step: int, fault: str | None = None) -> StepResult:
+def nothing(plan: StepPlan, step: int, fault: str | None = None) -> StepResult:
     rows = len(plan.rows)
     return StepResult(step, np.zeros((rows, 1), np.int64), np.zeros(rows, np.int32), fault)
 

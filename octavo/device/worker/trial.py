@@ -10,6 +10,7 @@ from octavo.device.attention.base import AttentionBackend
 from octavo.device.layers.step import Bound
 from octavo.device.models.base import CausalLM
 from octavo.device.platforms.base import Platform
+from octavo.device.runner.later import make_runner
 from octavo.device.runner.runner import ModelRunner
 from octavo.wire.arrays import ints
 from octavo.wire.kv import KVGroup, KVSpec
@@ -52,7 +53,7 @@ def run_trial(
     for layer in model.attentions:
         if layer.shares is not None:
             bound[layer.name] = bound[layer.shares]
-    runner = ModelRunner(
+    runner = make_runner(
         model,
         model.facts.vocab,
         [KVGroup(spec, tuple(names)) for spec, names in specs.items()],
@@ -62,6 +63,7 @@ def run_trial(
         page=page,
         device=platform.device,
         platform=platform,
+        lead=1,
         eager=True,
     )
     sampling = _HOT if hot else Sampling(seed=0, temperature=0.0)

@@ -14,6 +14,7 @@ from octavo.device.attention.select import BACKENDS, select
 from octavo.device.layers.step import Bound
 from octavo.device.models.base import CausalLM
 from octavo.device.platforms.base import PLATFORMS
+from octavo.device.runner.later import AsyncRunner, make_runner
 from octavo.device.runner.runner import ModelRunner
 from octavo.device.weights.loader import load
 from octavo.device.worker.budget import measure
@@ -126,7 +127,7 @@ class Worker:
         for layer in self._model.attentions:
             if layer.shares is not None:
                 bound[layer.name] = bound[layer.shares]
-        self._runner = ModelRunner(
+        self._runner = make_runner(
             self._model,
             self._model.facts.vocab,
             layout.groups,
@@ -141,7 +142,8 @@ class Worker:
             eager=self._config.device.enforce_eager,
         )
         most = self._config.schedule.max_num_seqs
-        self._runner.warm([size for size in (*WARM, most) if size <= most])
+        if isinstance(self._runner, AsyncRunner):
+            self._runner.warm([size for size in (*WARM, most) if size <= most])
 
     def forward(self, plan: StepPlan) -> None:
         assert self._runner is not None, "forward before build"

@@ -15,6 +15,7 @@ from octavo.device.kernels.paged_decode import attend_plainly
 from octavo.device.kernels.rope import rope_, turns
 from octavo.device.layers.step import Bound, current
 from octavo.device.platforms.cpu import CPU
+from octavo.device.runner.later import AsyncRunner
 from octavo.device.runner.runner import ModelRunner
 from octavo.wire.arrays import ints, pack_tokens
 from octavo.wire.kv import KVGroup
@@ -113,7 +114,7 @@ class Driver:
         for number, group in enumerate(self.groups):
             for slot, name in enumerate(group.layers):
                 bound[name] = Bound(backend, backend.view(group.spec, raw[slot], pages, page, torch.float32), number)
-        self.runner = ModelRunner(
+        self.runner = (AsyncRunner if "platform" in options else ModelRunner)(
             model,
             VOCAB,
             self.groups,

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from device.double import VOCAB, Asynchronous, Driver, PagedAttention, Request, TinyModel, alone
 from device.runner.test_runner import ASKED, drive, requests_of
 from octavo.device.batch import buffers
-from octavo.device.runner import runner as runner_module
+from octavo.device.runner import later
 from octavo.device.runner.decode import padded
 from octavo.device.runner.ring import FAULTS, Ring
 from octavo.wire.arrays import ints
@@ -62,6 +62,7 @@ def driver_of(model=None, platform=None, **options) -> Driver:
         backend=PagedAttention(),
         platform=platform or Asynchronous(),
         lead=options.pop("lead", 16),
+        eager=options.pop("eager", False),
         **options,
     )
     runner = driver.runner
@@ -226,7 +227,7 @@ def test_log_probabilities_come_later_and_are_the_same(monkeypatch, pieces):
         ]
 
     if pieces:
-        monkeypatch.setattr(runner_module, "LOGITS_ASYNC", 2 * VOCAB)
+        monkeypatch.setattr(later, "LOGITS", 2 * VOCAB)
     found = []
     for make in (lambda: Driver(TinyModel(), rows=5), lambda: driver_of(rows=5)):
         if not found:
@@ -272,6 +273,6 @@ def test_a_ticket_says_when_nothing_came():
     driver.admit(request)
     _, _, (ticket,) = driver.launch([(request, len(request.prompt))])
     ticket._tag += 1
-    driver.runner._async.idle = lambda: False
+    driver.runner._platform.idle = lambda: False
     with pytest.raises(TimeoutError, match=r"step 0 did not end within 0\.01 seconds"):
         ticket.wait(0.01)
