@@ -17,7 +17,7 @@ CASES = [
         Decode(16, 3, 1, False, 4, 2, 0),
     ),
     (Case(rotary=0, v_dim=8, sinks=True, window=1, page=4, rows=((9, 1), (6, 2))), Decode(16, 1, 1, True, 4, 2, 0)),
-    (Case(rows=((70, 1), (0, 40)), page=16, heads=(2, 1), decodes=1), Decode(32, 4, 2, True, 4, 2, 0)),
+    (Case(rows=((70, 1), (0, 18)), page=16, heads=(2, 1), decodes=1), Decode(32, 4, 2, True, 4, 2, 0)),
 ]
 
 
