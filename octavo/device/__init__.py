@@ -2,7 +2,8 @@
 
 import os
 
-# Read by OpenMP when torch is loaded. A thread that waits at a barrier spins for a moment, then sleeps. At its default
-# of 300,000 turns a step takes 10 times as long once other work wants the cores, at 2,000 still a fifth longer than at
-# 1,000, which an idle machine does not notice; sleeping at once costs a tenth there.
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+# Read by OpenMP when torch is loaded. A thread that waits at a barrier spins so many turns (about 50 ns each), then
+# sleeps. It must outlast the gaps between a step's small parallel regions, or each of them wakes a sleeping thread: at
+# 1,000 turns a step of 8 rows took 1.4 times as long on idle cores. The default of 300,000 gains nothing over this, and
+# keeps cores busy for 15 ms whenever other work has taken one of them.
+os.environ.setdefault("GOMP_SPINCOUNT", "30000")
