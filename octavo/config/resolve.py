@@ -138,8 +138,9 @@ def show(config: EngineConfig) -> str:
         section, _, key = name.partition(".")
         value = getattr(getattr(config, section), key)
         text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
-        lines.append((name, text if len(text) <= 60 else text[:57].replace("\n", " ") + "...", reason))
-    widths = [max(len(line[column]) for line in lines) for column in (0, 1)]
+        lines.append((name, text.replace("\n", "\\n"), reason))
+    # Columns stay in line but for values as long as a path or a template, which are shown whole.
+    widths = [max(len(name) for name, _, _ in lines), max(len(text) for _, text, _ in lines if len(text) <= 60)]
     return "\n".join(f"{name:{widths[0]}}  {text:{widths[1]}}  # {reason}" for name, text, reason in lines)
 
 

@@ -22,7 +22,10 @@ def load(path: str) -> Tokenizer:
             (name for name in ("tokenizer.model", "vocab.json", "tekken.json") if (folder / name).exists()), None
         )
         hint = f" (it has {other}: convert it, transformers' save_pretrained writes tokenizer.json)" if other else ""
-        raise ConfigError(f"{folder} has no tokenizer.json{hint}; name another with --tokenizer")
+        raise ConfigError(
+            f"{folder} has no tokenizer.json{hint}; name another with --tokenizer,"
+            " or take and give ids only with --skip-tokenizer-init"
+        )
     try:
         backend = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises bare Exception
