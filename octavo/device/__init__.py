@@ -2,8 +2,8 @@
 
 import os
 
-# Read by OpenMP when torch is loaded. A thread that waits at a barrier spins so many turns (about 50 ns each), then
-# sleeps. It must outlast the gaps between a step's small parallel regions, or each of them wakes a sleeping thread: at
-# 1,000 turns a step of 8 rows took 1.4 times as long on idle cores. The default of 300,000 gains nothing over this, and
-# keeps cores busy for 15 ms whenever other work has taken one of them.
+# Read by OpenMP when torch is loaded. A thread that waits at a barrier spins so many turns, then sleeps. It has to
+# outlast the gaps between a step's small parallel regions, or each of them wakes a sleeping thread: at 1,000 turns
+# a step of 8 rows took 1.4 times as long on idle cores. The default of 300,000 gained nothing clear over this, and
+# spins ten times as long wherever other work has taken a core.
 os.environ.setdefault("GOMP_SPINCOUNT", "30000")

@@ -3,6 +3,8 @@
 A page of the cache holds keys [Hk, page, D], then values [Hk, page, Dv]. The softmax runs over tiles of keys in base 2
 with a running maximum (https://arxiv.org/abs/2205.14135); long rows are cut into splits that are merged in their order,
 so that results do not depend on timing (https://arxiv.org/abs/2311.01282).
+
+Over 600 lines: all of these kernels know one layout of a page, and it is said here alone.
 """
 
 # ruff: noqa: SIM102 (a constexpr condition stands alone: what it leaves out is not compiled)
