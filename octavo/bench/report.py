@@ -59,14 +59,17 @@ def peak_rss_mb() -> float:
 
 
 def _public(words: Sequence[str]) -> list[str]:
-    """A command line without the key in it: records are kept and shown."""
-    hidden, secret = [], False
+    """A command line as records keep it: without the key, and without where the record itself went."""
+    shown: list[str] = []
+    before = ""
     for word in words:
         name, equals, _ = word.partition("=")
-        named = name.replace("_", "-") == "--api-key"
-        hidden.append("..." if secret else f"{name}=..." if named and equals else word)
-        secret = named and not equals
-    return hidden
+        name = name.replace("_", "-")
+        if "--output-json" not in (name, before):
+            secret = before == "--api-key" or (name == "--api-key" and equals)
+            shown.append(f"{name}=..." if secret and equals else "..." if secret else word)
+        before = "" if equals else name
+    return shown
 
 
 def record(**values: Any) -> dict[str, Any]:

@@ -173,7 +173,7 @@ async def _drive(load: Load, index: int, count: int, barrier: Any) -> Seen:
     headers = {"Authorization": f"Bearer {load.key}"} if load.key else {}
     url = load.url.rstrip("/").removesuffix("/v1") + ("/v1/chat/completions" if load.chat else "/v1/completions")
     barrier.wait(60)
-    options = {"connector": aiohttp.TCPConnector(limit=0), "timeout": aiohttp.ClientTimeout(total=load.timeout)}
+    options: Any = {"connector": aiohttp.TCPConnector(limit=0), "timeout": aiohttp.ClientTimeout(total=load.timeout)}
     async with aiohttp.ClientSession(headers=headers, **options) as session:
         if load.rate:
             tasks = []

@@ -23,6 +23,7 @@ COLUMNS = [
     "plan_us_per_step",
     "host_us_per_step",
     "percent_of_limit",
+    "idle_percent",
     "peak_rss_mb",
     "start_s",
 ]
@@ -56,6 +57,7 @@ def parser() -> Parser:
 
     startup = kinds.add_parser("startup", help="seconds from process start to the first token")
     startup.add_argument("--repeats", type=int, default=3, help="processes (3)")
+    startup.add_argument("--served", action="store_true", help="of `octavo serve`, to the first token over HTTP")
 
     for one in (throughput, latency, startup):
         one.add_argument("--model", metavar="MODEL", help="directory, GGUF file or hub name (the embedded model)")
@@ -149,13 +151,13 @@ def _latency(args: Namespace) -> list[dict[str, Any]]:
 
 def _startup(args: Namespace) -> list[dict[str, Any]]:
     from octavo.bench import report
-    from octavo.bench.startup import startup
+    from octavo.bench.startup import served, startup
 
     engine, label = _engine(args)
-    record = startup(engine, args.repeats, label)
+    record = (served if args.served else startup)(engine, args.repeats, label)
     print(report.table([record], COLUMNS))
     for group in ("phases", "boot"):
-        for name, seconds in record[group].items():
+        for name, seconds in record.get(group, {}).items():
             print(f"{group:>7} {name:<20} {seconds:8.3f} s")
     return [record]
 

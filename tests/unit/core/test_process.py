@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import zmq
@@ -266,15 +267,21 @@ def test_a_hanging_step_is_reported(start):
         assert time.monotonic() < until
 
 
-def test_an_idle_engine_uses_no_cpu(start):
+def test_an_idle_engine_sleeps(start):
     client = start()
 
-    def spent() -> float:
-        with open(f"/proc/{client.pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    def wakes() -> int:
+        """How often a thread of it began to wait."""
+        tasks = Path(f"/proc/{client.pid}/task").glob("*/status")
+        return sum(int(line.split()[1]) for task in tasks for line in task.open() if line.startswith("voluntary"))
+
+    def ticks() -> int:
+        fields = Path(f"/proc/{client.pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
 
     client.call("health")
-    before = spent()
+    before = wakes(), ticks()
     time.sleep(1.0)
-    assert spent() - before <= 0.02
+    # Neither polling nor spinning; what it takes exactly is measured by `octavo bench startup --served`.
+    assert wakes() - before[0] < 100
+    assert ticks() - before[1] < os.sysconf("SC_CLK_TCK") / 4
