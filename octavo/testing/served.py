@@ -19,7 +19,7 @@ FAKE = "octavo.testing.fakes:FakeWorker"
 READY_WITHIN = 60.0
 #: A decoder so small that nothing about it costs time; the fake worker reads only ``fake`` of it.
 VOCAB = 320
-_CONFIG = {
+CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "vocab_size": VOCAB,
@@ -40,7 +40,7 @@ _CONFIG = {
 def fake_model(folder: Path, chat_template: str | None = tokenizer.CHAT_TEMPLATE, **fake: Any) -> Path:
     """A model's directory for ``FakeWorker``: config.json and a real tokenizer. ``fake``: its options."""
     tokenizer.write(folder, size=VOCAB, chat_template=chat_template)
-    config = _CONFIG | {"fake": {"vocab": VOCAB, **fake}}
+    config = CONFIG | {"fake": {"vocab": VOCAB, **fake}}
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 

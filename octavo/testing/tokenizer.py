@@ -1,7 +1,9 @@
 """A small real tokenizer for tests: byte-level BPE with merges, special tokens and a chat template, as a directory."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -18,10 +20,11 @@ CHAT_TEMPLATE = (
 _WORDS = (" the", " cat", " sat", "the", "ing", " a", "er", "on", "é", "日", "本", "🙂", "\n\n")
 
 
-def byte_level_tokenizer(size: int | None = None) -> Tokenizer:
+def byte_level_tokenizer(size: int | None = None, specials: Sequence[str] = (), added: Sequence[str] = ()) -> Tokenizer:
     """256 bytes, a few merges and four special tokens; with ``size``, filler tokens up to that many ids.
 
-    Ids 0 to 3 are the special tokens, 4 to 259 the bytes.
+    Ids 0 to 3 are the special tokens, 4 to 259 the bytes. ``specials`` are more special tokens, ``added`` tokens of
+    one piece that are not special (as some models have their markers): their ids follow the merges.
     """
     letters = {chr_: i for i, chr_ in enumerate(_alphabet())}
     vocab = {token: i for i, token in enumerate((BOS, EOS, TURN, TURN_END))}
@@ -35,6 +38,8 @@ def byte_level_tokenizer(size: int | None = None) -> Tokenizer:
                 merges.append(pair)
                 vocab.setdefault("".join(pair), len(vocab))
             parts[:2] = ["".join(pair)]
+    for text in (*specials, *added):
+        vocab.setdefault(text, len(vocab))
     if size is not None:
         if size < len(vocab):
             raise ValueError(f"size must be at least {len(vocab)}, got {size}")
@@ -44,17 +49,27 @@ def byte_level_tokenizer(size: int | None = None) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(
-        [AddedToken(text, special=True, normalized=False) for text in (BOS, EOS, TURN, TURN_END)]
+        [AddedToken(text, special=True, normalized=False) for text in (BOS, EOS, TURN, TURN_END, *specials)]
     )
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in added])
     return tokenizer
 
 
-def write(folder: str | Path, size: int | None = None, chat_template: str | None = CHAT_TEMPLATE) -> Path:
-    """Write tokenizer.json and tokenizer_config.json into ``folder`` (made where it is not there)."""
+def write(
+    folder: str | Path,
+    size: int | None = None,
+    chat_template: str | None = CHAT_TEMPLATE,
+    specials: Sequence[str] = (),
+    added: Sequence[str] = (),
+    **more: Any,
+) -> Path:
+    """Write tokenizer.json and tokenizer_config.json into ``folder`` (made where it is not there). ``more`` are keys of
+    the latter."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    byte_level_tokenizer(size).save(str(folder / "tokenizer.json"))
+    byte_level_tokenizer(size, specials, added).save(str(folder / "tokenizer.json"))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BOS, "eos_token": EOS, "add_bos_token": False}
+    config |= more
     if chat_template is not None:
         config["chat_template"] = chat_template
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1))
