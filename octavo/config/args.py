@@ -130,8 +130,18 @@ class EngineArgs:
         metavar="TOKENS",
         parse=length,
     )
+    max_stop: int | None = flag("most stop strings a request may give (64)", group="limits", metavar="N")
     max_waiting: int | None = flag(
         "requests that may queue before new ones get 429; 0: no limit", group="limits", metavar="N"
+    )
+    max_waiting_tokens: int | None = flag(
+        "prompt tokens that may wait to be computed before new requests get 429; 0: no limit",
+        group="limits",
+        metavar="TOKENS",
+        parse=count,
+    )
+    max_waiting_time: float | None = flag(
+        "seconds after which a request that still queues gets 429; 0: no limit", group="limits", metavar="SECONDS"
     )
     block_size: int | None = flag(
         "tokens a page of the KV cache", group="cache", alias=("page_size",), metavar="TOKENS"
@@ -204,6 +214,7 @@ class ServeArgs(EngineArgs):
     api_key: list[str] | None = flag(
         "keys, one of which a request must carry as a bearer token", group="server", metavar="KEY", secret=True
     )
+    api_key_file: str | None = flag("file with a key a line, beside those of --api-key", group="server", metavar="FILE")
     shutdown_timeout: float | None = flag(
         "seconds that running requests get to finish after SIGTERM (0: none)", group="server", metavar="SECONDS"
     )
@@ -213,7 +224,40 @@ class ServeArgs(EngineArgs):
     timeout_keep_alive: float | None = flag(
         "seconds that an idle connection stays open (5)", group="server", metavar="SECONDS"
     )
+    write_timeout: float | None = flag(
+        "seconds after which a client that takes nothing of its answer is cut off (60)",
+        group="server",
+        metavar="SECONDS",
+    )
     max_body_size: int | None = flag("largest request body, as 64MiB", group="server", metavar="BYTES", parse=count)
+    max_prompts: int | None = flag(
+        "most prompts, and answers to them, of one request (1024)", group="limits", metavar="N"
+    )
+    ssl_certfile: str | None = flag(
+        "PEM file with the server's certificate and what is above it: HTTPS instead of HTTP",
+        group="tls",
+        metavar="FILE",
+    )
+    ssl_keyfile: str | None = flag(
+        "PEM file with its private key, where that is not in the certificate's", group="tls", metavar="FILE"
+    )
+    ssl_keyfile_password: str | None = flag(
+        "passphrase of the private key; others on this machine can read it here",
+        group="tls",
+        metavar="TEXT",
+        secret=True,
+    )
+    ssl_keyfile_password_file: str | None = flag(
+        "file with the passphrase of the private key", group="tls", metavar="FILE"
+    )
+    ssl_ca_certs: str | None = flag(
+        "PEM file with the authorities whose client certificates are good", group="tls", metavar="FILE"
+    )
+    ssl_cert_reqs: int | None = flag(
+        "certificates of clients: 0 not asked for, 1 checked where there is one, 2 required", group="tls", metavar="N"
+    )
+    ssl_ciphers: str | None = flag("TLS 1.2 ciphers, as OpenSSL writes them", group="tls", metavar="LIST")
+    enable_ssl_refresh: bool | None = flag("take new certificates when their files change", group="tls")
     root_path: str | None = flag("path that a proxy before this server cuts off", group="server", metavar="PATH")
     allowed_origins: list[str] | None = flag(
         "CORS: origins that may call from a browser", group="server", metavar="ORIGIN"
@@ -226,7 +270,7 @@ class ServeArgs(EngineArgs):
     )
     return_tokens_as_token_ids: bool | None = flag("write tokens in log-probabilities as token_id:N", group="server")
     enable_force_include_usage: bool | None = flag("send usage at the end of every stream", group="server")
-    enable_request_id_headers: bool | None = flag("answer with X-Request-Id", group="server")
+    enable_request_id_headers: bool | None = flag("answer with X-Request-Id (it does)", group="server")
     enable_log_requests: bool | None = flag("log a line a request (never its text)", group="log")
     disable_access_log: bool | None = flag(
         "no log line for each HTTP request", group="log", alias=("disable_uvicorn_access_log",), negatable=False
@@ -237,6 +281,14 @@ class ServeArgs(EngineArgs):
         group="log",
         alias=("uvicorn_log_level",),
         choices=("debug", "info", "warning", "error"),
+    )
+    log_format: str | None = flag(
+        "of the log: lines for people, or a JSON object a line", group="log", choices=("text", "json")
+    )
+    otlp_traces_endpoint: str | None = flag(
+        "URL that takes OpenTelemetry traces over HTTP, as http://host:4318/v1/traces (needs octavo[trace])",
+        group="log",
+        metavar="URL",
     )
 
 
@@ -250,7 +302,8 @@ def convert(cls: type[EngineArgs], name: str, value: Any, source: str = "argumen
     try:
         value = parse(value) if parse else _CONVERT[kind](value)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        raise ConfigError(f"{source} {name!r} takes {_WORDS[kind]}, got {str(value)[:60]!r}") from None
+        shown = "something else" if spec.metadata.get("secret") else repr(str(value)[:60])
+        raise ConfigError(f"{source} {name!r} takes {_WORDS[kind]}, got {shown}") from None
     if choices and value not in choices:
         raise ConfigError(f"{source} {name!r} is {value!r}{nearest(value, choices)}; possible: {', '.join(choices)}")
     return value

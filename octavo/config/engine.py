@@ -36,6 +36,7 @@ class TextSection:
     skip_tokenizer: bool = False
     max_logprobs: int = 20
     max_n: int = 128
+    max_stop: int = 64
     generation_defaults: dict = field(default_factory=dict)
 
 
@@ -55,7 +56,9 @@ class CacheSection:
 class ScheduleSection:
     """``max_model_len``: longest prompt plus output; None: the model's, cut to what fits. ``max_num_seqs``: rows.
     ``max_num_batched_tokens``: tokens a step. ``long_prefill_token_threshold``: most tokens of one prompt a step (0:
-    the budget). ``depth``: steps in flight, this one included. ``max_waiting``: requests that may queue (0: no limit).
+    the budget). ``depth``: steps in flight, this one included. ``max_waiting``: requests that may queue,
+    ``max_waiting_tokens``: prompt tokens that may wait to be computed, ``max_waiting_time``: seconds that a request may
+    queue (each 0: no limit).
     ``burst``: decode steps launched from one plan while nobody waits (1: none). ``step_timeout``: seconds after which a
     step without progress is reported."""
 
@@ -66,6 +69,8 @@ class ScheduleSection:
     policy: str = "fcfs"
     depth: int = 1
     max_waiting: int = 0
+    max_waiting_tokens: int = 0
+    max_waiting_time: float = 0.0
     burst: int = 1
     step_timeout: float = 120.0
 
@@ -89,6 +94,16 @@ class DeviceSection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GrammarSection:
+    """``backend``: the engine of structured output, auto for the first that there is. ``whitespace``: as
+    ``wire.GrammarRef`` has it, for requests that do not say; ``closed`` the same."""
+
+    backend: str = "auto"
+    whitespace: str | None = None
+    closed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """``why``: for each decided value, a word on the reason; ``--show-config`` prints it."""
 
@@ -97,5 +112,6 @@ class EngineConfig:
     cache: CacheSection = CacheSection()
     schedule: ScheduleSection = ScheduleSection()
     device: DeviceSection = DeviceSection()
+    grammar: GrammarSection = GrammarSection()
     worker: str = WORKER
     why: dict[str, str] = field(default_factory=dict)

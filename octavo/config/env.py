@@ -1,4 +1,4 @@
-"""The one table of OCTAVO_* variables."""
+"""The one table of the environment's variables that octavo reads."""
 
 import os
 from collections.abc import Mapping
@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from octavo.common.words import nearest
 
 VARIABLES: dict[str, str] = {
-    "OCTAVO_API_KEY": "key that requests must carry; the flag --api-key wins over it",
+    "OCTAVO_API_KEY": "key that requests must carry; --api-key and --api-key-file win over it",
     "OCTAVO_COMMIT": "commit that `octavo bench` names in its records where octavo runs from no checkout",
+    "OCTAVO_LOG_FORMAT": "of the log: text or json",
     "OCTAVO_LOG_LEVEL": "least important lines to show: debug, info, warning or error",
+    "OCTAVO_SSL_KEYFILE_PASSWORD": "passphrase of --ssl-keyfile; the flags win over it",
+    "VLLM_API_KEY": "as OCTAVO_API_KEY, which wins over it",
 }
 
 

@@ -25,7 +25,7 @@ from octavo.config.engine import (
 )
 from octavo.config.facts import ModelFacts
 from octavo.errors import BadRequest, ConfigError
-from octavo.params import SamplingParams
+from octavo.params import MAX_STOP_STRINGS, SamplingParams
 
 ASKED = "as asked"
 #: Most requests that run at once: each keeps a row of every table of the device.
@@ -281,6 +281,14 @@ def max_n(facts: Facts) -> tuple[int, str]:
     return _said(facts.args.max_n, 128, "default")
 
 
+@decides("text.max_stop")
+def max_stop(facts: Facts) -> tuple[int, str]:
+    _at_least("max-stop", facts.args.max_stop, 0)
+    if (facts.args.max_stop or 0) > MAX_STOP_STRINGS:
+        raise ConfigError(f"--max-stop must be at most {MAX_STOP_STRINGS}, got {facts.args.max_stop}")
+    return _said(facts.args.max_stop, MAX_STOP_STRINGS, "default")
+
+
 @decides("text.generation_defaults")
 def generation_defaults(facts: Facts) -> tuple[dict[str, Any], str]:
     source = facts.args.generation_config or "auto"
@@ -411,6 +419,20 @@ def depth(facts: Facts) -> tuple[int, str]:
 def max_waiting(facts: Facts) -> tuple[int, str]:
     _at_least("max-waiting", facts.args.max_waiting, 0)
     return _said(facts.args.max_waiting, 0, "no limit")
+
+
+@decides("schedule.max_waiting_tokens")
+def max_waiting_tokens(facts: Facts) -> tuple[int, str]:
+    _at_least("max-waiting-tokens", facts.args.max_waiting_tokens, 0)
+    return _said(facts.args.max_waiting_tokens, 0, "no limit")
+
+
+@decides("schedule.max_waiting_time")
+def max_waiting_time(facts: Facts) -> tuple[float, str]:
+    asked = facts.args.max_waiting_time
+    if asked is not None and asked < 0:
+        raise ConfigError(f"--max-waiting-time must be at least 0 seconds, got {asked}")
+    return _said(asked, 0.0, "no limit")
 
 
 @decides("schedule.step_timeout")
