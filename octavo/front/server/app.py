@@ -11,6 +11,7 @@ from octavo import __version__
 from octavo.front.metrics.prometheus import Prometheus
 from octavo.front.server import docs, errors
 from octavo.front.server.control import routes as control
+from octavo.front.server.inference import derender, generate, pooling, render
 from octavo.front.server.middleware import Auth, BodyLimit, RequestId
 from octavo.front.server.openai import chat, completions, models
 from octavo.front.server.options import Options
@@ -38,7 +39,7 @@ def build_app(engine: "AsyncEngine", options: Options, metrics: Prometheus) -> t
         redoc_url=None,
     )
     errors.install(api)
-    for routes in (completions, chat, models):
+    for routes in (completions, chat, models, generate, render, derender, pooling):
         api.include_router(routes.routes(service))
     api.include_router(control.routes(service, metrics))
     if options.docs:

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from starlette.types import Scope
@@ -27,6 +28,17 @@ _log = logger(__name__)
 #: Tokens between two words of the core on an answer that is given whole. Not 0: a very long answer must not be made
 #: into text at once while others wait, and one that the server's end aborts has what was said so far.
 WHOLE_EVERY = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What ``submit`` reads of a body, for those who have none of OpenAI's."""
+
+    stream: bool = False
+    priority: int = 0
+    cache_salt: str | None = None
+    truncate_prompt_tokens: int | None = None
+    add_special_tokens: bool | None = None
 
 
 class Service:
@@ -151,7 +163,7 @@ class Service:
         return encode(text, add_special_tokens)
 
     async def submit(
-        self, body: SamplingBody, name: str, prompts: Sequence[Any], params: SamplingParams, cap: bool
+        self, body: SamplingBody | Terms, name: str, prompts: Sequence[Any], params: SamplingParams, cap: bool
     ) -> "Work":
         """The engine's streams for ``prompts``, once it has admitted all of them; if it refuses one, none goes on.
 

@@ -1,0 +1,51 @@
+"""SamplingParams as JSON: what /inference/v1/generate reads, and what the render routes write for it."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields
+from typing import Any
+
+import msgspec
+
+from octavo.common.words import nearest
+from octavo.errors import BadRequest
+from octavo.params import RequestOutputKind, SamplingParams
+
+#: Fields that are the server's own to choose.
+_OURS = ("output_kind", "detokenize", "extra_args")
+_KNOWN: dict[str, Field] = {spec.name: spec for spec in fields(SamplingParams) if spec.name not in _OURS}
+
+
+def read(given: Mapping[str, Any], defaults: Mapping[str, Any], stream: bool) -> SamplingParams:
+    """The parameters that ``given`` names over ``defaults``. Without ``max_tokens`` there is no limit but the default.
+
+    Text is made only where stop strings need it. Raises ``BadRequest`` with ``param`` "sampling_params.<name>".
+    """
+    said = {name: value for name, value in given.items() if name in _KNOWN and value is not None}
+    for name, value in given.items():
+        if name not in _KNOWN and name not in _OURS and value not in (None, False, [], {}, 0):
+            raise BadRequest(f"sampling_params has no field {name[:80]!r}{nearest(name, _KNOWN)}", _path(name[:80]))
+    kind = RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY
+    try:
+        values = {"max_tokens": None, **defaults, **said}
+        return SamplingParams(**values, output_kind=kind, detokenize=bool(said.get("stop")))
+    except BadRequest as error:
+        raise BadRequest(error.message, _path(error.param)) from None
+
+
+def write(params: SamplingParams, max_tokens: int) -> dict[str, Any]:
+    """``params`` as JSON that ``read`` takes; nothing of it depends on the reader's defaults."""
+    found = {
+        name: value
+        for name, spec in _KNOWN.items()
+        if (value := getattr(params, name)) is not None and (value != [] or spec.default is MISSING)
+    }
+    return msgspec.to_builtins(found | {"max_tokens": max_tokens}, str_keys=True)
+
+
+def place(param: str | None) -> str | None:
+    """Where a field of ``Intake.admit``'s errors stands in the body."""
+    return "token_ids" if param == "prompt" else _path(param) if param in _KNOWN else param
+
+
+def _path(name: str | None) -> str:
+    return "sampling_params" if name is None else f"sampling_params.{name}"
