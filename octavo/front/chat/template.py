@@ -7,7 +7,7 @@ from typing import Any
 import jinja2
 
 from octavo.errors import BadRequest, ConfigError
-from octavo.front.chat.messages import normalise
+from octavo.front.chat.messages import Takes, normalise
 from octavo.front.chat.sandbox import MAX_STRING, Environment, TooLong, rendered
 from octavo.front.tokenizers.base import Tokenizer
 
@@ -20,6 +20,7 @@ RESERVED = frozenset(
 MAX_TEMPLATE = 1 << 18
 _PROBE = "octavo probe 7f3a"
 _CUT = "octavo cut 91c5"
+_CALL = {"id": "call00001", "type": "function", "function": {"name": "probe", "arguments": {}}}
 
 
 class ChatTemplate:
@@ -32,8 +33,9 @@ class ChatTemplate:
     def __init__(self, templates: Mapping[str, str], specials: Mapping[str, str]):
         self._environment = Environment()
         self._specials = dict(specials)
+        self._sources = dict(templates)
         self._templates: dict[str, jinja2.Template] = {}
-        for name, source in templates.items():
+        for name, source in self._sources.items():
             try:
                 self._templates[name] = self._environment.from_string(source)
             except jinja2.TemplateSyntaxError as error:
@@ -77,10 +79,11 @@ class ChatTemplate:
         for name in more:
             if name in RESERVED:
                 raise BadRequest(f"chat_template_kwargs may not set {name!r}", "chat_template_kwargs")
-        template = self._pick(chat_template, tools)
-        as_parts, as_text = self._takes(template)
-        ready = normalise(messages, as_parts, as_text)
+        template, source = self._pick(chat_template, tools)
+        ready = normalise(messages, self._takes(template), developer="developer" in source)
         if continue_final_message:
+            if messages[-1].get("content") is None:
+                raise BadRequest("continue_final_message needs a last message with text", "continue_final_message")
             _mark(ready[-1])
         variables = {
             "tools": list(tools) if tools else None,
@@ -93,7 +96,8 @@ class ChatTemplate:
         text = self._run(template, variables, max_chars)
         return _cut(text) if continue_final_message else text
 
-    def _pick(self, given: str | None, tools: Any) -> jinja2.Template:
+    def _pick(self, given: str | None, tools: Any) -> tuple[jinja2.Template, str]:
+        """The template for a conversation, and its source."""
         if given is not None:
             if not isinstance(given, str):
                 raise BadRequest("chat_template must be text", "chat_template")
@@ -102,17 +106,17 @@ class ChatTemplate:
                     f"chat_template may have at most {MAX_TEMPLATE} characters, got {len(given)}", "chat_template"
                 )
             try:
-                return self._environment.from_string(given)
+                return self._environment.from_string(given), given
             except jinja2.TemplateError as error:
                 raise BadRequest(f"chat_template is no Jinja: {error}", "chat_template") from None
         if tools and "tool_use" in self._templates:
-            return self._templates["tool_use"]
+            return self._templates["tool_use"], self._sources["tool_use"]
         if "default" not in self._templates:
             raise BadRequest(
                 "this model has no chat template: give one with --chat-template, or ask for completions of plain text",
                 "messages",
             )
-        return self._templates["default"]
+        return self._templates["default"], self._sources["default"]
 
     def _run(self, template: jinja2.Template, variables: dict[str, Any], max_chars: int) -> str:
         try:
@@ -125,29 +129,35 @@ class ChatTemplate:
             what = f"{type(error).__name__}: {error}"
             raise BadRequest(f"the chat template cannot write the conversation: {what[:300]}", "messages") from None
 
-    def _takes(self, template: jinja2.Template) -> tuple[bool, bool]:
-        """Whether content may be a list of parts, and whether it may be text: tried out, since templates do not say."""
+    def _takes(self, template: jinja2.Template) -> Takes:
+        """What the template takes: tried out, since templates do not say."""
         known = self._probed.get(template)
         if known is None:
-            as_text = self._try(template, _PROBE)
-            as_parts = self._try(template, [{"type": "text", "text": _PROBE}])
-            known = (as_parts, as_text or not as_parts)
+            parts = self._try(template, [_user([{"type": "text", "text": _PROBE}])])
+            text = self._try(template, [_user(_PROBE)]) or not parts
+            calls = {"role": "assistant", "content": None, "tool_calls": [_CALL]}
+            null = self._try(template, [_user(_PROBE if text else [{"type": "text", "text": _PROBE}]), calls])
+            known = Takes(parts, text, null)
             if template in self._templates.values():
                 self._probed[template] = known
         return known
 
     @cached_property
-    def _probed(self) -> dict[jinja2.Template, tuple[bool, bool]]:
+    def _probed(self) -> dict[jinja2.Template, Takes]:
         return {}
 
-    def _try(self, template: jinja2.Template, content: Any) -> bool:
+    def _try(self, template: jinja2.Template, messages: list[dict[str, Any]]) -> bool:
+        """Whether the template writes ``messages`` as text, and no Python of them."""
         variables: dict[str, Any] = {"tools": None, "documents": None, **self._specials, "add_generation_prompt": True}
-        variables["messages"] = [{"role": "user", "content": content}]
         try:
-            text = rendered(template, variables, MAX_STRING)
+            text = rendered(template, variables | {"messages": messages}, MAX_STRING)
         except Exception:  # whatever it is, such content is not for this template
             return False
-        return _PROBE in text and "'type'" not in text and '"type"' not in text
+        return _PROBE in text and not any(word in text for word in ("'type'", '"type"', "None"))
+
+
+def _user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
 
 
 def _mark(message: dict[str, Any]) -> None:

@@ -77,6 +77,33 @@ MESSAGES = [
         "arguments is not JSON",
         "messages.0.tool_calls.0.function.arguments",
     ),
+    (
+        [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}],
+        "must be a JSON object, got list",
+        "messages.0.tool_calls.0.function.arguments",
+    ),
+    (
+        [{"role": "assistant", "tool_calls": [{"function": {"name": "", "arguments": {}}}]}],
+        "name must be a non-empty string",
+        "messages.0.tool_calls.0.function.name",
+    ),
+    (
+        [{"role": "assistant", "tool_calls": [{"id": 5, "function": {"name": "f"}}]}],
+        "id must be a string",
+        "messages.0.tool_calls.0.id",
+    ),
+    (
+        [{**USER[0], "tool_calls": [{"function": {"name": "f"}}]}],
+        "only an assistant calls tools",
+        "messages.0.tool_calls",
+    ),
+    ([{**USER[0], "tool_calls": [{}] * 1025}], "at most 1024 calls", "messages.0.tool_calls"),
+    (
+        [{"role": "assistant", "content": "a", "function_call": {"name": "f"}}],
+        "the old form of a call",
+        "messages.0.function_call",
+    ),
+    ([{**USER[0], "reasoning": 5}], "must be text", "messages.0.reasoning"),
     (USER * 10_001, "at most 10000 entries", "messages"),
 ]
 
@@ -98,6 +125,37 @@ def test_arguments_of_tool_calls_are_objects_for_the_template():
     source = "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.arguments.city }}{% endfor %}{% endfor %}"
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"city": "Oslo"}'}}
     assert write(source, [{"role": "assistant", "content": None, "tool_calls": [call]}]) == "Oslo"
+
+
+CALLS = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content + '' }}"
+    "{% for c in m.tool_calls %}<{{ c.function.name }}>{% endfor %}{% endfor %}"
+)
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def test_an_answer_of_calls_only():
+    """Content is null; a template that cannot write null gets an empty text."""
+    messages = [*USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "content": "5"}]
+    assert write(CALLS, messages) == "[user]hi[assistant]<f>[tool]5"
+    aware = CALLS.replace("m.content + ''", "'-' if m.content is none else m.content")
+    assert write(aware, messages) == "[user]hi[assistant]-<f>[tool]5"
+    assert write(CALLS.replace("m.content + ''", "m.content"), messages) == "[user]hi[assistant]<f>[tool]5"
+    empty = [*USER, {"role": "assistant", "content": "a", "tool_calls": []}]
+    defined = "{% for m in messages %}{{ m.tool_calls is defined }}{% endfor %}"
+    assert write(defined, empty) == "FalseFalse"
+
+
+def test_developers_are_the_system_to_templates_that_do_not_know_them():
+    messages = [{"role": "developer", "content": "be brief"}, *USER]
+    assert write(PLAIN, messages).startswith("<s>[system]be brief")
+    assert write(PLAIN + "{# developer #}", messages).startswith("<s>[developer]be brief")
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_earlier_reasoning_has_both_names(name):
+    source = "{% for m in messages %}{{ m.reasoning }}{{ m.reasoning_content }}{% endfor %}"
+    assert write(source, [*USER, {"role": "assistant", "content": "a", name: "hm"}]) == "hmhm"
 
 
 def test_tools_have_a_template_of_their_own_where_there_is_one():
