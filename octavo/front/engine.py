@@ -12,7 +12,7 @@ from typing import Any
 
 from octavo.common.log import logger
 from octavo.config.engine import EngineConfig
-from octavo.errors import BadRequest, EngineDead, RequestFailed
+from octavo.errors import BadRequest, EngineDead, RequestError, RequestFailed
 from octavo.front.chat.sandbox import TooLong
 from octavo.front.chat.template import ChatTemplate
 from octavo.front.client.thread import LoopPort, ThreadClient
@@ -127,6 +127,8 @@ class AsyncEngine:
         self.dead: str | None = None
         self._core: LoopPort = core if isinstance(core, LoopPort) else ThreadClient(core)
         self._desk = Desk()
+        #: Whether the core knows the vocabulary, which only grammars need.
+        self._taught = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stats: list[Callable[[StepStats], None]] = []
         self._mourners: list[Callable[[str], None]] = []
@@ -225,24 +227,35 @@ class AsyncEngine:
         once, and ``EngineDead`` where nothing can be served.
         """
         arrival = time.monotonic()
-        self._check_alive()
-        self.attach()
-        params = self.intake.default_params() if params is None else params
-        if not isinstance(prompt, Prompt):
-            prompt = await self.prepare(prompt, truncate=truncate, add_special_tokens=add_special_tokens)
-        self._check_alive()
-        handles = self._desk.handles(params.n)
-        requests = self.intake.admit(
-            prompt,
-            params,
-            handles,
-            priority=priority,
-            salt=salt,
-            deadline=deadline,
-            every=every,
-            cap=cap,
-            arrival=arrival,
-        )
+        self._desk.received()
+        try:
+            self._check_alive()
+            self.attach()
+            params = self.intake.default_params() if params is None else params
+            if not isinstance(prompt, Prompt):
+                prompt = await self.prepare(prompt, truncate=truncate, add_special_tokens=add_special_tokens)
+            self._check_alive()
+            handles = self._desk.handles(params.n)
+            requests = self.intake.admit(
+                prompt,
+                params,
+                handles,
+                priority=priority,
+                salt=salt,
+                deadline=deadline,
+                every=every,
+                cap=cap,
+                arrival=arrival,
+            )
+        except BaseException as error:
+            gone = isinstance(error, asyncio.CancelledError)
+            self._desk.turned_away("aborted" if gone else "rejected" if isinstance(error, RequestError) else "failed")
+            raise
+        if requests[0].grammar is not None and not self._taught:
+            vocabulary = await asyncio.to_thread(self.intake.vocabulary)
+            self._check_alive()
+            self._core.teach(vocabulary)
+            self._taught = True
         request_id = request_id or uuid.uuid4().hex
         group = Group(request_id, prompt.text, prompt.ids, params, self.tokenizer, handles, arrival)
         stream = Stream(self, group)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from octavo.common.log import logger
 from octavo.errors import (
@@ -26,6 +26,8 @@ from octavo.wire.reply import FinishReason, Refused, RequestDelta, StepReply
 _log = logger(__name__)
 #: Handles travel as int32.
 HANDLES = 2**31
+#: How a request may end: every one that was received ends in exactly one of these ways.
+Outcome = Literal["succeeded", "failed", "aborted", "rejected"]
 _REFUSALS = {error.status: error for error in (NotFound, PayloadTooLarge, Unsupported)}
 
 
@@ -56,6 +58,12 @@ class Observer(Protocol):
 
     def finished(self, one: Finished) -> None: ...
 
+    def received(self) -> None:
+        """A request was handed to the engine."""
+
+    def ended(self, outcome: Outcome) -> None:
+        """A request that was received is over, all its answers with it."""
+
 
 class Group:
     """A request as its caller sees it. ``error`` is set where it was refused or failed; the answers have then ended.
@@ -82,6 +90,7 @@ class Group:
         self.metrics = RequestMetrics(arrival)
         self.cached: int | None = None
         self.error: OctavoError | None = None
+        self.refused = False
         self.wake: Callable[[], None] = _nothing
         self._unadmitted = set(handles)
         self._reader: LogprobReader | None = None
@@ -99,6 +108,16 @@ class Group:
     @property
     def finished(self) -> bool:
         return all(answer.finished for answer in self.answers)
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended, once it has."""
+        if self.refused:
+            return "rejected"
+        if self.error is not None:
+            return "failed"
+        reasons = {answer.finish_reason for answer in self.answers}
+        return "failed" if "error" in reasons else "aborted" if "abort" in reasons else "succeeded"
 
     def admit(self, handle: int) -> None:
         self._unadmitted.discard(handle)
@@ -213,8 +232,10 @@ class Desk:
             group = entry[0]
             touched[id(group)] = group
             if isinstance(said, Refused):
+                group.refused = True
                 group.fail(_refusal(said))
                 del self._open[said.handle]
+                self._note_end(group)
             else:
                 group.admit(said.handle)
         now, over = time.monotonic(), []
@@ -272,6 +293,21 @@ class Desk:
             for observer in self._observers:
                 observer.first_token(when - group.metrics.arrival_time)
 
+    def received(self) -> None:
+        """A request is at the door; ``open`` and what follows, or ``turned_away``, says what became of it."""
+        for observer in self._observers:
+            observer.received()
+
+    def turned_away(self, outcome: Outcome) -> None:
+        """One that was received and never opened."""
+        for observer in self._observers:
+            observer.ended(outcome)
+
+    def _note_end(self, group: Group) -> None:
+        if not any(handle in self._open for handle in group.handles):
+            for observer in self._observers:
+                observer.ended(group.outcome)
+
     def _forget(self, handle: int, now: float) -> None:
         group, answer = self._open.pop(handle)
         most = None
@@ -291,6 +327,7 @@ class Desk:
                     most_tokens=most,
                 )
             )
+        self._note_end(group)
 
 
 def _by_handle(reply: StepReply) -> dict[int, tuple[list[int], list[RequestDelta]]]:

@@ -17,6 +17,8 @@ from octavo.wire.stats import StepStats
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 REASONS = ("stop", "length", "abort", "error")
+#: Those that were received and still run aside, these add up to those that were received.
+OUTCOMES = ("succeeded", "failed", "aborted", "rejected")
 _WAITS = ("capacity", "deferred")
 _LABELS = ("model_name", "engine")
 _SECONDS_TO_FIRST = (
@@ -98,6 +100,9 @@ class Prometheus:
         self._hits = self._counter("prefix_cache_hits", "prompt tokens that the prefix cache gave")
         self._cached = self._counter("prompt_tokens_cached", "prompt tokens of ended requests that were cached")
         self._preemptions = self._counter("num_preemptions", "requests that had to give their pages back")
+        self._received = self._own_counter("requests_received", "requests handed to the engine")
+        ended = Counter("octavo:requests_ended", "how they ended", (*_LABELS, "outcome"), registry=self._registry)
+        self._ended = {outcome: ended.labels(*self._label_values, outcome) for outcome in OUTCOMES}
         self._success = self._by_reason("request_success", "answers that ended, by reason")
 
         self._step_tokens = self._many_times("iteration_tokens_total", "tokens a step", _STEP_TOKENS)
@@ -155,6 +160,12 @@ class Prometheus:
         # Tokens that are told together count with their mean distance.
         self._between.observe(seconds / count, count)
 
+    def received(self) -> None:
+        self._received.inc()
+
+    def ended(self, outcome: str) -> None:
+        self._ended[outcome].inc()
+
     def finished(self, one: Ended) -> None:
         times = one.metrics
         end = times.finished_time or times.last_token_time or times.arrival_time
@@ -198,6 +209,9 @@ class Prometheus:
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(f"vllm:{name}", text, _LABELS, registry=self._registry).labels(*self._label_values)
+
+    def _own_counter(self, name: str, text: str) -> Counter:
+        return Counter(f"octavo:{name}", text, _LABELS, registry=self._registry).labels(*self._label_values)
 
     def _by_reason(self, name: str, text: str) -> dict[str, Counter]:
         counter = Counter(f"vllm:{name}", text, (*_LABELS, "finished_reason"), registry=self._registry)

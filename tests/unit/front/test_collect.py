@@ -237,7 +237,13 @@ def test_prompt_logprobs_come_in_pieces_and_begin_with_none():
 
 class Watcher:
     def __init__(self):
-        self.first, self.more, self.done, self.most = [], [], [], []
+        self.first, self.more, self.done, self.most, self.outcomes = [], [], [], [], []
+
+    def received(self):
+        pass
+
+    def ended(self, outcome):
+        self.outcomes.append(outcome)
 
     def first_token(self, seconds):
         self.first.append(seconds)
@@ -292,6 +298,20 @@ def test_a_request_is_counted_once_with_its_longest_answer():
     one.fail(RequestFailed("no"))
     desk.close(one, "error")
     assert watcher.most[3:] == [None, 0]
+    assert watcher.outcomes == ["succeeded", "failed"]
+
+
+def test_each_request_ends_in_one_way():
+    desk, watcher = Desk(), Watcher()
+    desk.observe(watcher)
+    group(desk, n=2)
+    desk.read(StepReply(0, answers=[Refused(0, 429, "full"), Refused(1, 429, "full")]))
+    one = group(desk, n=2)
+    desk.read(reply([(2, ids_of("a"))], end(handle=2)))
+    desk.close(one)
+    group(desk)
+    desk.fail_all(EngineDead("gone"))
+    assert watcher.outcomes == ["rejected", "aborted", "failed"]
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9)), max_size=30), st.integers(0, 12))
