@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from octavo.common import log
+from octavo.common.argv import hide
 from octavo.config import env
 from octavo.config.args import ServeArgs
 from octavo.config.engine import WORKER, EngineConfig
@@ -26,10 +27,12 @@ from octavo.config.resolve import resolve
 from octavo.errors import ConfigError
 
 if TYPE_CHECKING:
+    import ssl
+
     import uvicorn
 
     from octavo.front.client.process import ProcessClient
-    from octavo.front.server.service import Options
+    from octavo.front.server.options import Options
     from octavo.wire.hello import Ready
 
 DEFAULT_PORT = 8000
@@ -47,12 +50,14 @@ def serve(args: ServeArgs, worker: str = WORKER) -> int:
     Raises ``ConfigError`` or ``EngineDead`` with one sentence where the start fails.
     """
     begin = time.monotonic()
-    if args.log_level is not None:
-        os.environ["OCTAVO_LOG_LEVEL"] = args.log_level  # the engine's process inherits it
+    for name, value in (("OCTAVO_LOG_LEVEL", args.log_level), ("OCTAVO_LOG_FORMAT", args.log_format)):
+        if value is not None:
+            os.environ[name] = value  # the engine's process inherits it
     log.setup()
     for sentence in env.strangers():
         _log.warning("%s", sentence)
     options = server_options(args)
+    _keep_secret(args)
     listener = bind(args.host, DEFAULT_PORT if args.port is None else args.port)
     config = resolve(args, worker=worker)
 
@@ -81,16 +86,37 @@ def serve(args: ServeArgs, worker: str = WORKER) -> int:
 
 def server_options(args: ServeArgs) -> "Options":
     """What was asked of the server. Raises ``ConfigError``."""
-    from octavo.front.server.options import Options
+    from octavo.front.server import tls
+    from octavo.front.server.keys import read_keys
+    from octavo.front.server.options import MAX_PROMPTS, Options
 
-    keys = args.api_key or [key for key in (env.read("OCTAVO_API_KEY"),) if key]
-    if any(not key for key in keys):
-        raise ConfigError("--api-key must not be empty")
+    keys = read_keys(args.api_key, args.api_key_file, env.read("OCTAVO_API_KEY") or env.read("VLLM_API_KEY"))
     for name in ("shutdown_timeout", "request_timeout", "timeout_keep_alive", "max_body_size"):
         value = getattr(args, name)
         if value is not None and value < 0:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 0, got {value}")
+    for name, least in (("write_timeout", 0.1), ("max_prompts", 1)):
+        value = getattr(args, name)
+        if value is not None and value < least:
+            raise ConfigError(f"--{name.replace('_', '-')} must be at least {least}, got {value}")
+    if (args.max_prompts or 0) > MAX_PROMPTS:
+        raise ConfigError(f"--max-prompts must be at most {MAX_PROMPTS}, got {args.max_prompts}")
+    if args.enable_ssl_refresh and args.ssl_certfile is None:
+        raise ConfigError("--enable-ssl-refresh needs --ssl-certfile")
+    certificates = tls.checked(
+        certfile=args.ssl_certfile,
+        keyfile=args.ssl_keyfile,
+        password=args.ssl_keyfile_password,
+        password_file=args.ssl_keyfile_password_file,
+        password_otherwise=env.read("OCTAVO_SSL_KEYFILE_PASSWORD"),
+        ca_certs=args.ssl_ca_certs,
+        cert_reqs=args.ssl_cert_reqs,
+        ciphers=args.ssl_ciphers,
+    )
     said: dict[str, Any] = {
+        "tls": certificates,
+        "write_timeout": args.write_timeout,
+        "max_prompts": args.max_prompts,
         "max_body_size": args.max_body_size,
         "root_path": args.root_path,
         "allowed_origins": None if args.allowed_origins is None else tuple(args.allowed_origins),
@@ -104,8 +130,16 @@ def server_options(args: ServeArgs) -> "Options":
         "request_id_headers": args.enable_request_id_headers,
         "log_requests": args.enable_log_requests,
         "docs": None if args.disable_fastapi_docs is None else not args.disable_fastapi_docs,
+        "web_ui": not args.disable_web_ui,
     }
-    return Options(api_keys=tuple(keys), **{name: value for name, value in said.items() if value is not None})
+    return Options(api_keys=keys, **{name: value for name, value in said.items() if value is not None})
+
+
+def _keep_secret(args: ServeArgs) -> None:
+    """What was read is neither shown by ``ps`` nor inherited by the engine's process."""
+    hide([*(args.api_key or ()), args.ssl_keyfile_password or ""])
+    for name in ("OCTAVO_API_KEY", "VLLM_API_KEY", "OCTAVO_SSL_KEYFILE_PASSWORD"):
+        os.environ.pop(name, None)
 
 
 def bind(host: str | None, port: int) -> socket.socket:
@@ -138,12 +172,12 @@ def bind(host: str | None, port: int) -> socket.socket:
     return listener
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, scheme: str = "http") -> str:
     """Where a client on this machine finds the server."""
     host, port = listener.getsockname()[:2]
     if host in ("::", "0.0.0.0"):
         host = "127.0.0.1"
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _runner() -> asyncio.Runner:
@@ -185,17 +219,25 @@ class _House:
         if not self.args.disable_log_stats:
             engine.on_stats(Periodic().stats)
         app, self.service = build_app(engine, self.options, metrics)
-        self.server = server = _server(app, self.args, self._grace, lambda: self._announce(ready))
+        context = None if self.options.tls is None else self.options.tls.context()
+        self.server = server = _server(
+            app, self.args, self.options, context, self._grace, lambda: self._announce(ready)
+        )
         engine.on_dead(self._died)
         engine.attach()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
+        watch = None
+        if context is not None and self.args.enable_ssl_refresh:
+            watch = asyncio.ensure_future(self._refresh(context))
         try:
             await server.serve(sockets=[self.listener])
         except OSError as error:
-            raise ConfigError(f"cannot listen on {url_of(self.listener)}: {error.strerror}") from None
+            raise ConfigError(f"cannot listen on {self._url()}: {error.strerror}") from None
         finally:
+            if watch is not None:
+                watch.cancel()
             engine.close(FAREWELL)
         return self.status
 
@@ -203,12 +245,24 @@ class _House:
         phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in ready.phases.items())
         try:
             print(
-                f"octavo serves {self.config.text.served_names[0]} at {url_of(self.listener)} (ready in "
+                f"octavo serves {self.config.text.served_names[0]} at {self._url()} (ready in "
                 f"{time.monotonic() - self.begin:.1f} s: {phases}; longest request {ready.max_model_len} tokens)",
                 flush=True,
             )
         except OSError as error:  # a full disk, or nobody who reads: no reason not to serve
             _log.warning("standard output cannot be written: %s", error.strerror)
+
+    def _url(self) -> str:
+        return url_of(self.listener, "http" if self.options.tls is None else "https")
+
+    async def _refresh(self, context: "ssl.SSLContext") -> None:
+        from octavo.front.server.tls import REFRESH_EVERY, Refresher
+
+        assert self.options.tls is not None
+        refresher = Refresher(self.options.tls, context)
+        while True:
+            await asyncio.sleep(REFRESH_EVERY)
+            await asyncio.to_thread(refresher.refresh)
 
     def _signalled(self, number: signal.Signals) -> None:
         if self._ending is not None:
@@ -233,7 +287,9 @@ class _House:
         self.server.should_exit = True
 
 
-def _server(app, args: ServeArgs, grace: float, ready) -> "uvicorn.Server":
+def _server(
+    app, args: ServeArgs, options: "Options", context: "ssl.SSLContext | None", grace: float, ready
+) -> "uvicorn.Server":
     import uvicorn
 
     from octavo.front.server import protocol
@@ -253,7 +309,10 @@ def _server(app, args: ServeArgs, grace: float, ready) -> "uvicorn.Server":
     keep_alive = 5 if args.timeout_keep_alive is None else args.timeout_keep_alive
     config = uvicorn.Config(
         app,
-        http=protocol.best(),
+        http=protocol.best(options.write_timeout),
+        ws="none",  # no route is a websocket; what nobody serves cannot be attacked
+        h11_max_incomplete_event_size=protocol.MAX_HEAD,
+        ssl_context_factory=None if context is None else lambda config, default: context,
         log_config=None,
         access_log=not args.disable_access_log,
         lifespan="off",

@@ -16,6 +16,8 @@ from octavo.errors import EngineDead, OctavoError, Overloaded, RequestError
 
 _log = logger(__name__)
 _ADDRESS = re.compile(r"\s*(at )?\b0x[0-9a-fA-F]{4,}")
+#: A file of this machine; only errors that octavo did not word itself can name one.
+_PATH = re.compile(r"(?<![\w.:/])/(?:[\w.@+~-]+/)+[\w.@+~-]*")
 #: Steps of a validator's path that are types, not fields: "str", "list[int]", "list[TextPart]", "function-after[...]".
 _TYPE_STEP = re.compile(
     r"^(str|int|float|bool|none|dict|(list|dict|tagged-union|union|function-\w+|constrained-\w+|lax-or-strict)\[.*|[A-Z]\w*)$"
@@ -60,11 +62,11 @@ def describe(error: BaseException) -> ErrorInfo:
         case HTTPException():
             return ErrorInfo(_clean(str(error.detail)), _title(error.status_code), None, error.status_code)
         case Stuck():
-            return ErrorInfo(f"the engine is stuck: {_clean(str(error))}", "ServiceUnavailableError", None, 503)
+            return ErrorInfo(f"the engine is stuck: {_bare(str(error))}", "ServiceUnavailableError", None, 503)
         case EngineDead():
-            return ErrorInfo(f"the engine is gone: {_clean(str(error))}", "ServiceUnavailableError", None, 503)
+            return ErrorInfo(f"the engine is gone: {_bare(str(error))}", "ServiceUnavailableError", None, 503)
         case OctavoError():
-            return ErrorInfo(_clean(str(error)), "InternalServerError", None, 500)
+            return ErrorInfo(_bare(str(error)), "InternalServerError", None, 500)
     return ErrorInfo(
         "the server failed to answer this request; its log has the reason", "InternalServerError", None, 500
     )
@@ -137,3 +139,8 @@ def _title(status: int) -> str:
 def _clean(text: str) -> str:
     """Without memory addresses, and without what UTF-8 cannot say."""
     return _ADDRESS.sub("", text).encode("utf-8", "replace").decode("utf-8")
+
+
+def _bare(text: str) -> str:
+    """As ``_clean``, and without the names of files."""
+    return _PATH.sub("(a file)", _clean(text))

@@ -1,7 +1,5 @@
 """Pure ASGI middleware: keys, body size, request ids. (Starlette's BaseHTTPMiddleware costs 45 us a chunk.)"""
 
-import hashlib
-import hmac
 import re
 import time
 import uuid
@@ -9,8 +7,10 @@ from collections.abc import Callable, Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from octavo.common import log
 from octavo.errors import PayloadTooLarge
 from octavo.front.server.errors import Unauthorized, respond
+from octavo.front.server.keys import Keys, bearer
 
 #: The routes that anybody may ask; every other one, known or not, needs the key.
 OPEN_PATHS = frozenset({"/health", "/ping", "/version"})
@@ -18,26 +18,29 @@ _SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class Auth:
-    """Lets a request through only with a known key as bearer token. Keys are compared by hash, all of them, in constant
-    time; the path is the connection's own, never one rebuilt from the Host header."""
+    """Lets a request through only with a known key: as bearer token, or in the header x-api-key.
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str]):
+    The path is the connection's own, never one rebuilt from the Host header, and it is compared whole: whatever a
+    router might make of another one, it needs the key. ``also_open``: paths that need none, beside OPEN_PATHS.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str], also_open: frozenset[str] = frozenset()):
         self._app = app
-        self._keys = [_digest(key.encode()) for key in keys]
+        self._keys = Keys(keys)
+        self._open = OPEN_PATHS | also_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or scope["path"] in OPEN_PATHS or self._knows(_header(scope, b"authorization")):
+        if scope["type"] == "lifespan" or scope["path"] in self._open or self._knows(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            await respond(Unauthorized("a valid API key is needed as bearer token"))(scope, receive, send)
+            error = Unauthorized("a valid API key is needed, as bearer token or in the header x-api-key")
+            await respond(error)(scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1008})
 
-    def _knows(self, header: bytes | None) -> bool:
-        scheme, _, token = (header or b"").partition(b" ")
-        digest = _digest(token.strip())
-        known = [hmac.compare_digest(digest, key) for key in self._keys]
-        return scheme.lower() == b"bearer" and any(known)
+    def _knows(self, scope: Scope) -> bool:
+        tokens = bearer(_header(scope, b"authorization") or b""), (_header(scope, b"x-api-key") or b"").strip()
+        return self._keys.knows(*tokens)
 
 
 class BodyLimit:
@@ -82,9 +85,10 @@ class BodyLimit:
 
 class RequestId:
     """``scope["state"]["request_id"]``: what the client sent as X-Request-Id where that is safe to log, else a fresh
-    one. ``seen`` is told (path, method, status, seconds) of each answered request. ``echo``: answer with the header."""
+    one; lines of the log say it. ``seen`` is told (scope, status, seconds) of each answered request. ``echo``: answer
+    with the header."""
 
-    def __init__(self, app: ASGIApp, seen: Callable[[Scope, int, float], None], echo: bool = False):
+    def __init__(self, app: ASGIApp, seen: Callable[[Scope, int, float], None], echo: bool = True):
         self._app = app
         self._seen = seen
         self._echo = echo
@@ -95,6 +99,7 @@ class RequestId:
         given = (_header(scope, b"x-request-id") or b"").decode("latin-1")
         name = given if _SAFE_ID.fullmatch(given) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = name
+        log.request_id.set(name)
         start, status = time.monotonic(), 499
 
         async def named(message: Message) -> None:
@@ -117,7 +122,3 @@ class RequestId:
 
 def _header(scope: Scope, name: bytes) -> bytes | None:
     return next((value for key, value in scope["headers"] if key == name), None)
-
-
-def _digest(token: bytes) -> bytes:
-    return hashlib.sha256(token).digest()

@@ -3,14 +3,21 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from octavo.front.server.tls import TLS
+
 DEFAULT_BODY_SIZE = 64 << 20
+#: Prompts in one request, and answers to them: each is a request of its own to the engine.
+MAX_PROMPTS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """What was asked of the server, beside the engine."""
 
-    api_keys: tuple[str, ...] = ()
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    tls: TLS | None = None
+    write_timeout: float = 60.0
+    max_prompts: int = MAX_PROMPTS
     max_body_size: int = DEFAULT_BODY_SIZE
     root_path: str = ""
     allowed_origins: tuple[str, ...] = ("*",)
@@ -21,6 +28,7 @@ class Options:
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     tokens_as_ids: bool = False
     force_usage: bool = False
-    request_id_headers: bool = False
+    request_id_headers: bool = True
     log_requests: bool = False
     docs: bool = True
+    web_ui: bool = True

@@ -1,7 +1,7 @@
 """The HTTP parser of a connection: httptools where it is installed, with bounds on what is not a body, and on time.
 
 uvicorn bounds h11's head, but not that of httptools, which would keep headers and trailers of any length in memory; and
-neither ends a request that never arrives whole.
+neither ends a request that never arrives whole, or a client that never takes its answer.
 """
 
 import asyncio
@@ -9,14 +9,23 @@ from typing import Any
 
 #: Bytes of request line, headers, trailers and what frames the chunks of a body.
 MAX_HEAD = 64 << 10
+#: Headers and trailers of one request.
+MAX_HEADERS = 256
 #: A chunk of one byte has five bytes around it; nobody needs more.
 _FRAMING = 8
 #: Seconds of silence in the middle of a request.
 PATIENCE = 60.0
 
 
-def best() -> Any:
-    """What uvicorn takes as ``http``: a bounded httptools protocol, or "h11"."""
+class _TooManyHeaders(Exception):
+    pass
+
+
+def best(write_timeout: float = PATIENCE) -> Any:
+    """What uvicorn takes as ``http``: a bounded httptools protocol, or "h11".
+
+    ``write_timeout``: seconds after which a client that takes nothing of what waits for it is cut off.
+    """
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
     except ImportError:
@@ -25,7 +34,8 @@ def best() -> Any:
     class Bounded(HttpToolsProtocol):
         """Closes a connection whose request passes ``MAX_HEAD``, or stays away for ``PATIENCE`` seconds.
 
-        It says why with status 400, unless the request is being answered already.
+        It says why with status 400, unless the request is being answered already. A client that does not read is cut
+        off without a word: it would not read that either.
         """
 
         _read = 0
@@ -33,6 +43,8 @@ def best() -> Any:
         _whole = False
         _heard = 0.0
         _timer: asyncio.TimerHandle | None = None
+        _writer: asyncio.TimerHandle | None = None
+        _unsent = 0
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -40,8 +52,9 @@ def best() -> Any:
             self._timer = self.loop.call_later(PATIENCE, self._look)
 
         def connection_lost(self, exc: Exception | None) -> None:
-            if self._timer is not None:
-                self._timer.cancel()
+            for timer in (self._timer, self._writer):
+                if timer is not None:
+                    timer.cancel()
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
@@ -55,6 +68,44 @@ def best() -> Any:
         def on_message_begin(self) -> None:
             self._whole = False
             super().on_message_begin()
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            if len(self.headers) >= MAX_HEADERS:
+                raise _TooManyHeaders  # the parser stops, and super().data_received answers
+            super().on_header(name, value)
+
+        def send_400_response(self, msg: str) -> None:
+            # An answer that is under way must not get another in its middle.
+            if self.cycle is None or not self.cycle.response_started or self.cycle.response_complete:
+                if self.headers is not None and len(self.headers) >= MAX_HEADERS:
+                    msg = f"A request may have at most {MAX_HEADERS} headers."
+                super().send_400_response(msg)
+            else:
+                self.transport.close()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._unsent = self.transport.get_write_buffer_size()
+            if self._writer is None:
+                self._writer = self.loop.call_later(write_timeout, self._look_at_writing)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            if self._writer is not None:
+                self._writer.cancel()
+                self._writer = None
+
+        def _look_at_writing(self) -> None:
+            self._writer = None
+            left = self.transport.get_write_buffer_size()
+            if left >= self._unsent:
+                self.transport.abort()
+            else:
+                self._unsent = left
+                self._writer = self.loop.call_later(write_timeout, self._look_at_writing)
+
+        def _unsupported_upgrade_warning(self) -> None:
+            pass  # there is no websocket here; the request is answered as if it had not asked for one
 
         def on_body(self, body: bytes) -> None:
             self._body += len(body)
@@ -77,7 +128,7 @@ def best() -> Any:
         def _refuse(self, why: str) -> None:
             if self.transport.is_closing():
                 return
-            if self._read and (self.cycle is None or not self.cycle.response_started):
+            if self._read:
                 self.send_400_response(why)
             else:
                 self.transport.close()

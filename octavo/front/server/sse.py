@@ -9,8 +9,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from octavo.common.log import logger
-from octavo.errors import OctavoError
-from octavo.front.server.errors import Disconnected, describe, encode
+from octavo.errors import OctavoError, RequestError
+from octavo.front.server.errors import Disconnected, describe, encode, respond
 
 T = TypeVar("T")
 DONE = b"data: [DONE]\n\n"
@@ -53,7 +53,8 @@ class EventStream(Response):
 
     A slow client holds up only itself: what comes meanwhile is merged at the source (``front.engine``'s streams), so
     that memory stays bounded. A client that goes away cancels ``frames``. An error becomes an event, since the status
-    is out. ``close`` is called at the end, whatever the end is.
+    is out, but where the core turns the request away before its first event. ``close`` is called at the end, whatever
+    the end is.
     """
 
     media_type = "text/event-stream"
@@ -66,20 +67,34 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await unless_gone(receive, self._write(send))
+            await unless_gone(receive, self._write(scope, receive, send))
         except Disconnected:
             pass
         finally:
             self._close()
 
-    async def _write(self, send: Send) -> None:
+    async def _write(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with contextlib.aclosing(self._frames) as frames:
+            try:
+                first = await anext(frames, b"")
+            except RequestError as error:  # turned away from the queue: nothing is out yet, so it can still be said
+                return await respond(error)(scope, receive, send)
+            except Exception as error:
+                first = _told(error)
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            if first:
+                await send({"type": "http.response.body", "body": first, "more_body": True})
             try:
                 async for data in frames:
                     await send({"type": "http.response.body", "body": data, "more_body": True})
             except Exception as error:
-                if not isinstance(error, OctavoError):
-                    _log.exception("a stream failed")
-                await send({"type": "http.response.body", "body": frame(encode(describe(error))), "more_body": True})
+                await send({"type": "http.response.body", "body": _told(error), "more_body": True})
             await send({"type": "http.response.body", "body": DONE, "more_body": False})
+        return None
+
+
+def _told(error: Exception) -> bytes:
+    """The event of a stream that failed."""
+    if not isinstance(error, OctavoError):
+        _log.error("a stream failed", exc_info=error)
+    return frame(encode(describe(error)))

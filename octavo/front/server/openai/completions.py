@@ -11,7 +11,6 @@ from octavo.front.server.openai import chunks
 from octavo.front.server.openai.chunks import TextChoice, TextChoiceIds, TextChunk, TextChunkUsage, UsageChunk
 from octavo.front.server.openai.job import Job
 from octavo.front.server.openai.schema import (
-    MAX_PROMPTS,
     CompletionAnswer,
     CompletionBody,
     CompletionChoice,
@@ -51,13 +50,14 @@ class CompletionJob(Job[CompletionBody]):
     async def prompts(self) -> Sequence[str | list[int]]:
         given: Any = self.body.prompt
         found = [given] if isinstance(given, str) or isinstance(given[0], int) else given
-        if len(found) > MAX_PROMPTS:
-            raise BadRequest(f"a request may hold at most {MAX_PROMPTS} prompts, got {len(found)}", "prompt")
+        most = self.service.options.max_prompts
+        if len(found) > most:
+            raise BadRequest(f"a request may hold at most {most} prompts (--max-prompts), got {len(found)}", "prompt")
         answers = len(found) * (self.body.n or 1)
-        if answers > MAX_PROMPTS:
+        if answers > most:
             raise BadRequest(
                 f"{len(found)} prompts with n {self.body.n} make {answers} answers; "
-                f"a request may ask for at most {MAX_PROMPTS}",
+                f"a request may ask for at most {most} (--max-prompts)",
                 "n",
             )
         return found

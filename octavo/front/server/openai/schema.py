@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, StringC
 from pydantic_core import CoreSchema
 
 from octavo.errors import Unsupported
+from octavo.front.server.options import MAX_PROMPTS as MAX_PROMPTS
 
 NonEmpty = Annotated[str, StringConstraints(min_length=1)]
 
@@ -26,8 +27,6 @@ class _FirstError:
 FIRST_ERROR = _FirstError()
 Texts = Annotated[list[str], FIRST_ERROR]
 Ids = Annotated[list[int], FIRST_ERROR]
-#: Prompts in one request, and answers to them: each is a request of its own to the engine.
-MAX_PROMPTS = 1024
 
 
 def _never(value: Any) -> bool:
