@@ -2,19 +2,16 @@
 first token served, and the share of a core that it takes while nobody asks."""
 
 import json
-import os
-import re
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 from octavo.bench import report
+from octavo.bench.child import START_WITHIN, Child
 from octavo.errors import ConfigError
 
 #: Runs in the child: everything that a user's own short script would do, with the clock read in between.
@@ -33,8 +30,6 @@ print(json.dumps({"phases": phases, "boot": llm.ready.phases}))
 llm.close()
 """
 
-#: No start takes longer without something being wrong.
-DEADLINE = 600.0
 #: Quiet seconds over which a server's own use of the processor is counted.
 IDLE = 10.0
 
@@ -78,9 +73,9 @@ def _best(runs: list[dict[str, Any]]) -> dict[str, Any]:
 def _offline(engine: dict[str, Any]) -> dict[str, Any]:
     command = [sys.executable, "-c", _SCRIPT, repr(time.time()), json.dumps(engine)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=START_WITHIN)
     except subprocess.TimeoutExpired:
-        raise ConfigError(f"the start took more than {DEADLINE:.0f} s") from None
+        raise ConfigError(f"the start took more than {START_WITHIN:.0f} s") from None
     if done.returncode:
         raise ConfigError(f"the start failed: {_reason(done.stderr)}")
     return json.loads(done.stdout.strip().splitlines()[-1])
@@ -90,50 +85,15 @@ def _server(engine: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "serve.json"
         config.write_text(json.dumps(engine))
-        command = [sys.executable, "-m", "octavo", "serve", "--config", str(config)]
         begin = time.monotonic()
-        child = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--port", "0", "--disable-access-log"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        alarm = threading.Timer(DEADLINE, child.kill)
-        alarm.start()
-        try:
-            url = _url(child)
+        with Child("octavo", ["serve", "--config", str(config)]) as child:
             phases = {"listening": time.monotonic() - begin}
-            threading.Thread(target=_drain, args=(child,), daemon=True).start()
-            _first_token(url)
+            _first_token(child.url)
             phases["first_token"] = time.monotonic() - begin
-            before = _cpu_seconds(child.pid)
+            before = sum(child.cpu_seconds().values())
             time.sleep(IDLE)
-            return {"phases": phases, "idle_percent": 100 * (_cpu_seconds(child.pid) - before) / IDLE}
-        finally:
-            alarm.cancel()
-            child.terminate()
-            try:
-                child.wait(30)
-            except subprocess.TimeoutExpired:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
-
-
-def _url(child: subprocess.Popen) -> str:
-    said = []
-    assert child.stdout is not None
-    for line in child.stdout:
-        if found := re.match(r"octavo serves .* at (\S+)", line):
-            return found[1]
-        said.append(line.rstrip())
-    raise ConfigError(f"the start failed: {said[-1] if said else 'no message'}")
-
-
-def _drain(child: subprocess.Popen) -> None:
-    assert child.stdout is not None
-    for _ in child.stdout:
-        pass
+            spent = sum(child.cpu_seconds().values()) - before
+    return {"phases": phases, "idle_percent": 100 * spent / IDLE}
 
 
 def _first_token(url: str) -> None:
@@ -141,21 +101,8 @@ def _first_token(url: str) -> None:
     request = urllib.request.Request(
         url + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=DEADLINE) as answer:
+    with urllib.request.urlopen(request, timeout=START_WITHIN) as answer:
         answer.read()
-
-
-def _cpu_seconds(leader: int) -> float:
-    """Processor time so far of the living processes of a session."""
-    total = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it ended meanwhile
-            continue
-        if int(fields[3]) == leader:
-            total += int(fields[11]) + int(fields[12])
-    return total / os.sysconf("SC_CLK_TCK")
 
 
 def _reason(stderr: str) -> str:
