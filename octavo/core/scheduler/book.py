@@ -1,6 +1,7 @@
 """Book: every live request, its row and its pages, and the moves between states. Passes over it are elsewhere."""
 
 import heapq
+import time
 from collections.abc import Iterable
 
 import numpy as np
@@ -14,7 +15,7 @@ from octavo.core.scheduler.request import Request, State
 from octavo.core.scheduler.rows import Rows
 from octavo.wire.arrays import Ints, ints
 from octavo.wire.plan import NewRow
-from octavo.wire.reply import AbortReason, FinishReason, RequestDelta
+from octavo.wire.reply import AbortReason, FinishReason, Refused, RequestDelta
 from octavo.wire.request import EngineRequest
 from octavo.wire.stats import StepStats
 
@@ -51,8 +52,11 @@ class Book:
         self.bulky = 0
         self._order: Ints | None = None
         self._arrivals = 0
-        #: By time: (deadline, arrival, key). Who ended stays until it surfaces, so an entry keeps no request alive.
-        self._deadlines: list[tuple[float, int, tuple[int, int]]] = []
+        #: By time: (deadline, arrival, key, whether it is only for the queue). Who ended stays until it surfaces, so an
+        #: entry keeps no request alive.
+        self._deadlines: list[tuple[float, int, tuple[int, int], bool]] = []
+        #: Tokens of those without a row.
+        self.waiting_tokens = 0
 
     @property
     def order(self) -> Ints:
@@ -70,9 +74,19 @@ class Book:
         if len(wire.stops) > STOPS:
             request.many_stops = frozenset(wire.stops)
         self.live[request.key] = request
+        self.waiting_tokens += len(request.tokens)
         if wire.deadline is not None:
-            heapq.heappush(self._deadlines, (wire.deadline, self._arrivals, request.key))
+            heapq.heappush(self._deadlines, (wire.deadline, self._arrivals, request.key, False))
+        if self.schedule.max_waiting_time:
+            until = time.monotonic() + self.schedule.max_waiting_time
+            heapq.heappush(self._deadlines, (until, self._arrivals, request.key, True))
         return request
+
+    @property
+    def backlog(self) -> int:
+        """Prompt tokens that are not computed yet: of those without a row, and of those with one."""
+        rows = [request.row for request in self.prefilling]
+        return self.waiting_tokens + int((self.columns.length[rows] - self.columns.computed[rows]).sum())
 
     def abort(self, client: int, handles: Iterable[int], reason: AbortReason) -> None:
         for handle in handles:
@@ -96,26 +110,44 @@ class Book:
         return self._deadlines[0][0] if self._deadlines else None
 
     def _first_due(self) -> Request | None:
-        """Whose deadline comes first; None where it has ended (its key may be somebody else's by now)."""
-        _, arrival, key = self._deadlines[0]
+        """Whose deadline comes first; None where it has ended (its key may be somebody else's by now), or has left the
+        queue in time."""
+        _, arrival, key, queue = self._deadlines[0]
         request = self.live.get(key)
-        return request if request is not None and request.rank[-1] == arrival else None
+        if request is None or request.rank[-1] != arrival or (queue and request.scheduled):
+            return None
+        return request
 
     def expire(self, now: float) -> None:
         """End everybody whose deadline has passed."""
         while (deadline := self.next_deadline()) is not None and deadline <= now:
             request = self._first_due()
             assert request is not None
-            heapq.heappop(self._deadlines)
-            self._abort(request, AbortReason.DEADLINE)
+            *_, queue = heapq.heappop(self._deadlines)
+            if queue:
+                self._turn_away(request)
+            else:
+                self._abort(request, AbortReason.DEADLINE)
+
+    def _turn_away(self, request: Request) -> None:
+        """It has queued for as long as any may, and nothing of it is done."""
+        longest = self.schedule.max_waiting_time
+        reason = f"the request has waited for {longest:g} seconds (--max-waiting-time); try again later"
+        self.replies.answer(request.wire.client, Refused(request.wire.handle, 429, reason, None, max(1.0, longest / 2)))
+        self.forget(request)
 
     def fail(self, request: Request, error: str) -> None:
         self.finish(request, FinishReason.ERROR, error=error)
 
     def forget(self, request: Request) -> None:
-        """A request that never was queued goes without a word."""
-        assert request.state is State.BLOCKED
+        """A request that never had a row goes without a word."""
+        assert not request.scheduled
+        waited = request.state is State.WAITING
         request.state = State.DONE
+        if waited:
+            self.queue.forget(request)
+        self.waiting_tokens -= len(request.tokens)
+        request.grammar = None
         del self.live[request.key]
 
     def finish(self, request: Request, reason: FinishReason, stop: int | None = None, error: str | None = None) -> None:
@@ -126,6 +158,7 @@ class Book:
             self._leave_row(request)
         else:
             self._tell_rest(request, request.tokens, len(request.tokens))
+            self.waiting_tokens -= len(request.tokens)
         request.state = State.DONE
         if waited:
             self.queue.forget(request)
@@ -149,6 +182,7 @@ class Book:
         c, wire = self.columns, request.wire
         row = self.rows.take()
         length = len(request.tokens)
+        self.waiting_tokens -= length
         c.tokens[row, :length] = request.tokens
         c.length[row], c.pending[row], c.computed[row], c.done[row] = length, 0, computed, computed
         c.capacity[row] = len(request.tables[0]) * self.kv.page
@@ -225,6 +259,7 @@ class Book:
         request.tokens = c.tokens[row, : c.length[row]].copy()
         self._leave_row(request)
         request.epoch += 1
+        self.waiting_tokens += len(request.tokens)
         self.counters.preemptions += 1
         self.queue.push(request)
 
@@ -314,3 +349,4 @@ class Book:
         assert self.bulky == sum(bool(c.flags[request.row] & bulky) for request in self.running)
         assert sorted(r.row for r in self.prefilling) == sorted(np.flatnonzero(c.prefill).tolist())
         assert len(self.queue) == sum(request.state is State.WAITING for request in self.live.values())
+        assert self.waiting_tokens == sum(len(r.tokens) for r in self.live.values() if r.state is not State.RUNNING)

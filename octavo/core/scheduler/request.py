@@ -31,7 +31,8 @@ class Request:
     """``tokens`` and ``told`` are true while the request has no row; with a row the columns are.
 
     ``rank``: smaller goes first and is preempted last. ``scored``: prompt log-probabilities delivered so far.
-    ``awaits``: hash of the page for which it waits, since another request computes it; empty for none.
+    ``scheduled``: whether it ever had a row. ``awaits``: hash of the page for which it waits, since another request
+    computes it; empty for none.
     """
 
     wire: EngineRequest

@@ -117,8 +117,17 @@ class Scheduler:
             return no(501, f"this engine has no adapters, so not {wire.adapter.name!r} either", "model")
         if wire.media and not self.limits.media:
             return no(501, "this model takes no media")
-        waiting = len(book.queue) - max(0, min(book.most_running - len(book.running), book.rows.available))
+        waiting = len(book.live) - len(book.running)
+        waiting -= max(0, min(book.most_running - len(book.running), book.rows.available))
         most = self.schedule_section.max_waiting
         if most and waiting >= most:
             return no(429, f"{most} requests are waiting already (--max-waiting); try again later", retry=1.0)
+        most = self.schedule_section.max_waiting_tokens
+        if most and (backlog := book.backlog) and backlog + len(tokens) > most:
+            return no(
+                429,
+                f"{backlog} prompt tokens wait to be computed, and {len(tokens)} more would pass the limit of {most} "
+                "(--max-waiting-tokens); try again later",
+                retry=1.0,
+            )
         return None

@@ -104,6 +104,34 @@ def test_max_waiting_counts_those_who_really_wait():
     assert all(told[handle].tokens for handle in range(3))
 
 
+def test_max_waiting_tokens_counts_prompts_that_are_not_computed():
+    core = make(max_num_seqs=4, max_num_batched_tokens=4, max_waiting_tokens=57)
+    told: dict[int, Told] = {}
+    core.add([ask(0, list(range(58)), 2)])  # longer than the limit, but nobody waits
+    steps(core, 4, told)
+    core.add([ask(1, [1] * 3, 2), ask(2, [2] * 20, 2)])
+    finish(core, told)
+    assert told[0].finish is told[1].finish is FinishReason.LENGTH
+    assert told[2].refused.status == 429
+    assert "--max-waiting-tokens" in told[2].refused.reason
+    assert core.scheduler.book.waiting_tokens == 0
+    core.add([ask(2, [2] * 20, 2)])
+    assert finish(core)[2].finish is FinishReason.LENGTH
+
+
+def test_max_waiting_time_turns_away_those_who_never_ran():
+    core = make({"latency": 0.02}, max_num_seqs=1, max_waiting_time=0.2)
+    core.add([ask(0, out=50), ask(1), ask(2)])
+    told = finish(core)
+    assert len(told[0].tokens) == 50  # it runs longer than any may queue
+    for handle in (1, 2):
+        assert told[handle].refused.status == 429
+        assert "--max-waiting-time" in told[handle].refused.reason
+        assert told[handle].finish is None
+    core.add([ask(1)])
+    assert finish(core)[1].finish is FinishReason.LENGTH
+
+
 def test_admission_is_answered_before_the_first_step_is_waited_for():
     core = make({"latency": 0.2})
     core.add([ask(0)])
