@@ -276,6 +276,7 @@ class ServeArgs(EngineArgs):
         "no log line for each HTTP request", group="log", alias=("disable_uvicorn_access_log",), negatable=False
     )
     disable_fastapi_docs: bool | None = flag("no /docs and /openapi.json", group="server", negatable=False)
+    disable_web_ui: bool | None = flag("no web page at /", group="server", negatable=False)
     log_level: str | None = flag(
         "least important lines to show",
         group="log",
