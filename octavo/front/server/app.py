@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Scope
 
 from octavo import __version__
 from octavo.front.metrics.prometheus import Prometheus
-from octavo.front.server import docs, errors
+from octavo.front.server import docs, errors, web
 from octavo.front.server.control import routes as control
 from octavo.front.server.inference import derender, generate, pooling, render
 from octavo.front.server.middleware import Auth, BodyLimit, RequestId
@@ -48,9 +48,12 @@ def build_app(engine: "AsyncEngine", options: Options, metrics: Prometheus) -> t
         async def show_docs() -> HTMLResponse:
             return HTMLResponse(docs.PAGE)
 
+    if options.web_ui:
+        api.include_router(web.routes())
+
     app: ASGIApp = BodyLimit(api, options.max_body_size)
     if options.api_keys:
-        app = Auth(app, options.api_keys)
+        app = Auth(app, options.api_keys, web.OPEN_PATHS if options.web_ui else frozenset())
     if options.allowed_origins:
         app = CORSMiddleware(
             app,
