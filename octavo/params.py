@@ -4,6 +4,7 @@ What depends on the model (vocabulary, length, limits set by flags) is checked b
 """
 
 import enum
+import json
 import math
 import numbers
 import re
@@ -22,6 +23,13 @@ MAX_STOP_IDS = 128
 MAX_BAD_WORDS = 128
 MAX_TEXT = 4096
 MAX_BIAS = 65536
+#: Structured outputs: characters of a grammar or schema, values in a schema and how deep they nest, texts to choose
+#: from, characters of a whitespace pattern.
+MAX_GRAMMAR = 1 << 20
+MAX_NODES = 200_000
+MAX_DEPTH = 64
+MAX_CHOICES = 10_000
+MAX_WHITESPACE = 200
 _ID = re.compile("-?[0-9]{1,20}")
 #: Factors and divisors of logits stay where float32 can hold what they make.
 MAX_FACTOR = 1e6
@@ -33,6 +41,105 @@ class RequestOutputKind(enum.Enum):
     CUMULATIVE = 0
     DELTA = 1
     FINAL_ONLY = 2
+
+
+@dataclass(kw_only=True)
+class StructuredOutputsParams:
+    """What an answer must look like; vLLM's names. Exactly one of the first six.
+
+    ``json``: a JSON schema, as an object or its text. ``regex``: the whole answer matches it. ``choice``: one of these
+    texts. ``grammar``: Lark or GBNF. ``json_object``: any JSON object. ``structural_tag``: free text with tagged parts,
+    as an object or its text. ``whitespace_pattern``: a regex of what may stand between JSON tokens, instead of all that
+    JSON allows; ``disable_any_whitespace``: nothing. ``disable_additional_properties``: objects have the properties
+    that their schemas name and no others. Raises ``BadRequest``.
+
+    ``lark`` and ``after`` are set by this program only: a grammar that names token ids, and the ids behind which the
+    grammar holds.
+    """
+
+    json: str | dict[str, Any] | bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: str | dict[str, Any] | None = None
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    whitespace_pattern: str | None = None
+    lark: str | None = field(default=None, repr=False)
+    after: tuple[int, ...] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        kinds = ("json", "regex", "choice", "grammar", "json_object", "structural_tag", "lark")
+        given = [name for name in kinds if getattr(self, name) is not None]
+        if self.json_object is False:
+            given.remove("json_object")
+        if len(given) != 1:
+            what = " and ".join(given) if given else "nothing"
+            raise BadRequest(
+                f"structured_outputs needs exactly one of {', '.join(kinds[:-1])}; it has {what}", "structured_outputs"
+            )
+        self._name = given[0]
+        if self.whitespace_pattern is not None:
+            if not isinstance(self.whitespace_pattern, str) or len(self.whitespace_pattern) > MAX_WHITESPACE:
+                raise BadRequest(
+                    f"whitespace_pattern must be text of at most {MAX_WHITESPACE} characters", "structured_outputs"
+                )
+            if self.disable_any_whitespace:
+                raise BadRequest(
+                    "disable_any_whitespace and whitespace_pattern exclude one another", "structured_outputs"
+                )
+        self.kind, self.text = self._as_text()
+        if len(self.text) > MAX_GRAMMAR:
+            raise BadRequest(
+                f"{self._param} may have at most {MAX_GRAMMAR} characters, got {len(self.text)}", self._param
+            )
+
+    @property
+    def _param(self) -> str:
+        return f"structured_outputs.{self._name}"
+
+    def _as_text(self) -> tuple[str, str]:
+        """Kind and text of ``wire.GrammarRef``."""
+        name, value = self._name, getattr(self, self._name)
+        if name in ("json", "structural_tag"):
+            kind = "json_schema" if name == "json" else name
+            return kind, value if isinstance(value, str) else _json_text(value, self._param)
+        if name == "json_object":
+            if value is not True:
+                raise BadRequest("json_object must be true or false", self._param)
+            return name, ""
+        if name == "choice":
+            if not isinstance(value, (list, tuple)) or not value or not all(isinstance(one, str) for one in value):
+                raise BadRequest("choice must be a list of at least one text", self._param)
+            if len(value) > MAX_CHOICES:
+                raise BadRequest(f"choice may hold at most {MAX_CHOICES} texts, got {len(value)}", self._param)
+            if not all(value):
+                raise BadRequest("choice must not hold an empty text", self._param)
+            return name, json.dumps(list(value))
+        if not isinstance(value, str) or not value.strip():
+            raise BadRequest(f"{name} must be text, and not empty", self._param)
+        return name, value
+
+
+def _json_text(value: Any, name: str) -> str:
+    """``value`` as JSON. Raises ``BadRequest`` before much work is spent on one that is too large or too deep."""
+    level: list[Any] = [value]
+    count = depth = 0
+    while level:
+        count, depth = count + len(level), depth + 1
+        if count > MAX_NODES or depth > MAX_DEPTH:
+            raise BadRequest(f"{name} is too large: at most {MAX_NODES} values, {MAX_DEPTH} deep", name)
+        level = [
+            item
+            for part in level
+            if isinstance(part, (dict, list, tuple))
+            for item in (part.values() if isinstance(part, dict) else part)
+        ]
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise BadRequest(f"{name} is no JSON: {error}", name) from None
 
 
 @dataclass(kw_only=True)
@@ -69,6 +176,7 @@ class SamplingParams:
     spaces_between_special_tokens: bool = True
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     skip_reading_prefix_cache: bool = False
+    structured_outputs: StructuredOutputsParams | None = None
     extra_args: dict[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -133,6 +241,8 @@ class SamplingParams:
                 raise BadRequest("allowed_token_ids must not be empty", "allowed_token_ids")
         if self.logprob_token_ids is not None:
             self.logprob_token_ids = _token_ids("logprob_token_ids", self.logprob_token_ids, 128)
+        if self.structured_outputs is not None:
+            self._check_structure()
         if self.logit_bias is not None:
             if not isinstance(self.logit_bias, dict):
                 raise BadRequest("logit_bias must map token ids to numbers", "logit_bias")
@@ -154,6 +264,15 @@ class SamplingParams:
                 bias[token] = max(-100.0, min(100.0, float(value)))
             _token_ids("logit_bias", list(bias), None)
             self.logit_bias = bias
+
+    def _check_structure(self) -> None:
+        if not isinstance(self.structured_outputs, StructuredOutputsParams):
+            raise BadRequest("structured_outputs must be StructuredOutputsParams", "structured_outputs")
+        if self.min_tokens:
+            raise BadRequest(
+                "min_tokens and structured_outputs exclude one another: the grammar says where an answer ends",
+                "min_tokens",
+            )
 
 
 def _whole(name: str, value: Any, low: int | None, high: int | None) -> None:

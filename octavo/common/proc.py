@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -76,12 +77,13 @@ class Child:
             os.close(self.fd)
 
 
-def spawn(target: str, argument: Any, *, name: str) -> Child:
+def spawn(target: str, argument: Any, *, name: str, fds: Sequence[int] = ()) -> Child:
     """Run ``module:function`` with one picklable argument in a fresh interpreter called ``name``.
 
     The child ends when this process does, however that ends: it holds the other end of a pipe, and the kernel signals
     it (only when it was started from the main thread: the signal is about the thread, not the process). It ignores
-    SIGINT, which a terminal sends to everybody: the parent decides.
+    SIGINT, which a terminal sends to everybody: the parent decides. ``fds``: open files that the child gets too, under
+    the same numbers.
     """
     main = threading.current_thread() is threading.main_thread()
     payload = os.memfd_create("octavo-child")
@@ -93,7 +95,7 @@ def spawn(target: str, argument: Any, *, name: str) -> Child:
         os.lseek(payload, 0, os.SEEK_SET)
         code = "from octavo.common.proc import _enter; _enter()"
         command = [sys.executable, "-c", code, str(payload), str(watched)]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(payload, watched))
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(payload, watched, *fds))
     except BaseException:
         os.close(life)
         raise

@@ -17,7 +17,8 @@ from octavo.front.tokenizers.base import Tokenizer, check_text
 from octavo.params import SamplingParams
 from octavo.wire.arrays import pack_tokens
 from octavo.wire.hello import Ready
-from octavo.wire.request import EngineRequest, Sampling
+from octavo.wire.request import EngineRequest, GrammarRef, Sampling
+from octavo.wire.vocabulary import Vocabulary
 
 #: Text, token ids (a list or an array), or a dict with "prompt" or "prompt_token_ids" (vLLM's TextPrompt and
 #: TokensPrompt).
@@ -43,6 +44,7 @@ class Intake:
     def __init__(self, config: EngineConfig, tokenizer: Tokenizer | None, ready: Ready):
         self._text = config.text
         self._policy = config.schedule.policy
+        self._structure = config.grammar
         self._tokenizer = tokenizer
         self._ready = ready
         self._limits = ready.limits
@@ -213,9 +215,31 @@ class Intake:
             arrival=time.monotonic() if arrival is None else arrival,
             deadline=deadline,
             salt=salt_bytes(salt) or prompt.salt,
+            grammar=self._grammar(params),
             read_cache=not params.skip_reading_prefix_cache and params.prompt_logprobs is None,
         )
         return [self._child(common, handle, index) for index, handle in enumerate(handles)]
+
+    def vocabulary(self) -> Vocabulary:
+        """What grammars are made of; costs a second where a vocabulary is large. Any thread may call it."""
+        assert self._tokenizer is not None
+        return replace(self._tokenizer.vocabulary(), eos=self.eos)
+
+    def _grammar(self, params: SamplingParams) -> GrammarRef | None:
+        asked = params.structured_outputs
+        if asked is None:
+            return None
+        if self._tokenizer is None:
+            raise BadRequest(
+                "structured_outputs need a tokenizer, and this engine runs without one", "structured_outputs"
+            )
+        check_text(asked.text, "structured_outputs")
+        whitespace, closed = self._structure.whitespace, self._structure.closed
+        if asked.whitespace_pattern is not None or asked.disable_any_whitespace:
+            whitespace = asked.whitespace_pattern or ""
+        return GrammarRef(
+            asked.kind, asked.text, asked.after, whitespace, closed or asked.disable_additional_properties
+        )
 
     @staticmethod
     def _child(common: EngineRequest, handle: int, index: int) -> EngineRequest:

@@ -37,6 +37,7 @@ class Offline:
             raise
         self.intake = Intake(config, self.tokenizer, self.ready)
         self._desk = Desk()
+        self._taught = False
         self._closed = False
 
     def add(
@@ -51,6 +52,9 @@ class Offline:
         handles = self._desk.handles(params.n)
         requests = self.intake.admit(prompt, params, handles, cap=True, every=0, priority=priority, salt=salt)
         group = Group(request_id, prompt.text, prompt.ids, params, self.tokenizer, handles, requests[0].arrival)
+        if requests[0].grammar is not None and not self._taught:
+            self.core.teach(self.intake.vocabulary())
+            self._taught = True
         self._desk.open(group)
         self.core.add(requests)
         return group

@@ -7,6 +7,7 @@ from msgspec import Struct
 from octavo.wire.hello import Ready
 from octavo.wire.reply import AbortReason, StepReply
 from octavo.wire.request import EngineRequest
+from octavo.wire.vocabulary import Vocabulary
 
 
 class Join(Struct, tag="join", array_like=True, frozen=True):
@@ -30,6 +31,12 @@ class Call(Struct, tag="call", array_like=True, frozen=True):
     id: int
     command: str
     args: list[Any]
+
+
+class Teach(Struct, tag="teach", array_like=True, frozen=True):
+    """The vocabulary, before the first request that brings a grammar. One that is known already changes nothing."""
+
+    vocabulary: Vocabulary
 
 
 class Close(Struct, tag="close", array_like=True, frozen=True):
@@ -69,5 +76,5 @@ class Stalled(Struct, tag="stalled", array_like=True, frozen=True):
     text: str | None
 
 
-ToCore: TypeAlias = Join | Add | Abort | Call | Close
+ToCore: TypeAlias = Join | Add | Abort | Call | Teach | Close
 ToClient: TypeAlias = Up | Down | Told | Answer | Stalled

@@ -13,6 +13,7 @@ from octavo.wire.plan import GrammarMasks, StepPlan
 from octavo.wire.reply import AbortReason, StepReply
 from octavo.wire.request import EngineRequest
 from octavo.wire.result import StepExtras, StepResult
+from octavo.wire.vocabulary import Vocabulary
 
 
 class Ticket(Protocol):
@@ -66,6 +67,9 @@ class CorePort(Protocol):
 
     def abort(self, handles: Sequence[int], reason: AbortReason) -> None:
         """End requests. Unknown or finished handles are ignored: the answer may have crossed the abort."""
+
+    def teach(self, vocabulary: Vocabulary) -> None:
+        """Tell what grammars are made of, before the first request that brings one; later calls change nothing."""
 
     def poll(self, timeout: float | None = 0.0) -> list[StepReply]:
         """Replies so far; inline it runs a step, remote it receives, waiting up to ``timeout`` seconds."""

@@ -27,15 +27,20 @@ class MediaRef(Struct, frozen=True, array_like=True, gc=False):
     source: str = ""
 
 
-class GrammarRef(Struct, frozen=True, array_like=True, gc=False):
-    """A grammar to obey: ``kind`` is json_schema, json_object, regex, choice, grammar or structural_tag.
+class GrammarRef(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """A grammar to obey: ``kind`` is json_schema, json_object, regex, choice (a JSON list), grammar (Lark or GBNF),
+    structural_tag (JSON) or lark (made by this program: it may name token ids).
 
     ``after`` are the token ids that end reasoning: the grammar bites behind them; empty means from the first token.
+    ``whitespace``: what may stand between JSON tokens, as a regex; "" nothing, None what JSON allows.
+    ``closed``: a JSON object has no properties but those that its schema names.
     """
 
     kind: str
     text: str
     after: tuple[int, ...] = ()
+    whitespace: str | None = None
+    closed: bool = False
 
 
 class Sampling(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):

@@ -14,7 +14,7 @@ from octavo.common.log import logger
 from octavo.config.engine import EngineConfig
 from octavo.core.engine import commands
 from octavo.core.engine.boot import Booted, boot
-from octavo.core.engine.inbox import Aborts, Adds, Compiled, Inbox, Job
+from octavo.core.engine.inbox import Aborts, Adds, Compiled, Inbox, Job, Taught
 from octavo.core.engine.watchdog import Watchdog
 from octavo.core.executor.inline import make_worker
 from octavo.core.grammar.base import Compiler
@@ -30,6 +30,7 @@ from octavo.wire.ports import Ticket, WorkerPort
 from octavo.wire.reply import AbortReason, Refused, StepReply
 from octavo.wire.request import EngineRequest
 from octavo.wire.result import StepExtras, StepResult
+from octavo.wire.vocabulary import Vocabulary
 
 log = logger(__name__)
 
@@ -92,6 +93,10 @@ class EngineCore:
 
     def abort(self, handles: Sequence[int], reason: AbortReason = AbortReason.CLIENT, client: int = 0) -> None:
         self.inbox.put(Aborts(client, handles, reason))
+
+    def teach(self, vocabulary: Vocabulary) -> None:
+        self._check_alive()
+        self.inbox.put(Taught(vocabulary))
 
     def poll(self, timeout: float | None = 0.0) -> list[StepReply]:
         """Run a step. With nothing to run it sleeps up to ``timeout`` seconds (None: until something arrives). Raises
@@ -291,12 +296,14 @@ class EngineCore:
                     self.scheduler.abort(event.client, event.handles, event.reason)
             elif isinstance(event, Compiled):
                 self._add_compiled(event.request, event.outcome)
+            elif isinstance(event, Taught):
+                self.grammars.teach(self.config.grammar, event.vocabulary)
             else:
                 self._run(event)
 
     def _add(self, wire: EngineRequest) -> None:
-        if wire.grammar is not None and self._compiler is None:
-            answer = Refused(wire.handle, 501, "this engine has no structured output", "response_format")
+        if wire.grammar is not None and self.grammars.compiler is None:
+            answer = Refused(wire.handle, 501, "this engine has no structured output", "structured_outputs")
             self.replies.answer(wire.client, answer)
             return
         request = self.scheduler.add(wire)
@@ -305,7 +312,7 @@ class EngineCore:
         if wire.grammar is None:
             self.scheduler.queue(request)
         else:
-            self.grammars.start(request, wire.grammar)
+            self.grammars.start(request, wire.grammar, wire.stops)
 
     def _compiled(self, request: Request, outcome: Follower | RequestError) -> None:
         self.inbox.put(Compiled(request, outcome))

@@ -11,6 +11,7 @@ from octavo.core.scheduler.request import Request
 from octavo.errors import RequestError
 from octavo.wire.reply import AbortReason
 from octavo.wire.request import EngineRequest
+from octavo.wire.vocabulary import Vocabulary
 
 
 @dataclass(slots=True)
@@ -36,6 +37,13 @@ class Compiled:
 
 
 @dataclass(slots=True)
+class Taught:
+    """What grammars are made of."""
+
+    vocabulary: Vocabulary
+
+
+@dataclass(slots=True)
 class Job:
     """A command and where its answer goes."""
 
@@ -47,7 +55,7 @@ class Job:
     tell: Callable[["Job"], None] | None = field(default=None, repr=False)
 
 
-Event: TypeAlias = Adds | Aborts | Compiled | Job
+Event: TypeAlias = Adds | Aborts | Compiled | Taught | Job
 
 
 class Inbox:

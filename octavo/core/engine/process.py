@@ -19,10 +19,10 @@ from octavo.common import log as logs
 from octavo.common.log import logger
 from octavo.config.engine import EngineConfig
 from octavo.core.engine.core import EngineCore
-from octavo.core.engine.inbox import Aborts, Adds, Event, Inbox, Job
+from octavo.core.engine.inbox import Aborts, Adds, Event, Inbox, Job, Taught
 from octavo.errors import ConfigError, EngineDead
 from octavo.wire.codec import Codec
-from octavo.wire.messages import Abort, Add, Answer, Call, Down, Join, Stalled, ToClient, ToCore, Told, Up
+from octavo.wire.messages import Abort, Add, Answer, Call, Down, Join, Stalled, Teach, ToClient, ToCore, Told, Up
 from octavo.wire.reply import AbortReason, StepReply
 
 log = logger(__name__)
@@ -36,13 +36,14 @@ FAREWELL = 5.0
 @dataclass(frozen=True)
 class Setup:
     """``address`` is of the socket for everything, ``watch`` of the watchdog's. ``owner`` is the client that may close
-    the core. ``drain``: seconds that open requests get after SIGTERM."""
+    the core. ``drain``: seconds that open requests get after SIGTERM. ``log_level``: as much as the parent shows."""
 
     config: EngineConfig
     address: str
     watch: str
     owner: int = 0
     drain: float = 600.0
+    log_level: str | None = None
 
 
 def name_of(client: int) -> bytes:
@@ -134,6 +135,8 @@ class SocketInbox(Inbox):
         if isinstance(message, Join):
             self._join(client, message.pid)
             return None
+        if isinstance(message, Teach):
+            return Taught(message.vocabulary)
         if client == self._owner:
             self.close = True
             return None
@@ -299,5 +302,6 @@ class EngineProcess:
 
 def main(setup: dict[str, Any]) -> None:
     """The child's main function (``common.proc.spawn``); ``setup`` holds the fields of ``Setup``."""
-    logs.setup(tag="engine")
-    sys.exit(EngineProcess(Setup(**setup)).run())
+    asked = Setup(**setup)
+    logs.setup(asked.log_level, tag="engine")
+    sys.exit(EngineProcess(asked).run())

@@ -1,4 +1,4 @@
-"""The two Protocols of a grammar engine, and the table of the engines there are."""
+"""The Protocols of a grammar engine, and the table of the engines there are."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -6,6 +6,7 @@ from typing import Protocol
 from octavo.common.registry import Registry
 from octavo.wire.arrays import Ints
 from octavo.wire.request import GrammarRef
+from octavo.wire.vocabulary import Vocabulary
 
 
 class Grammar(Protocol):
@@ -15,7 +16,14 @@ class Grammar(Protocol):
         """Move on by a token. False: the grammar does not allow it."""
 
     def fill(self, bits: Ints) -> None:
-        """Set the bits of the tokens that may come next; ``bits`` is int32 [ceil(V / 32)], zeroed."""
+        """Set the bits of the tokens that may come next; ``bits`` is int32 [ceil(V / 32)], zeroed. The ids that end an
+        answer are among them where the grammar is complete; where nothing can follow, they are the only ones."""
+
+    def rollback(self, count: int) -> None:
+        """Take the last ``count`` accepted tokens back."""
+
+    def forced(self, limit: int) -> list[int]:
+        """Tokens, at most ``limit``, of the text that must come next, cut as a model would most likely cut it."""
 
 
 class Compiler(Protocol):
@@ -23,6 +31,26 @@ class Compiler(Protocol):
 
     def compile(self, ref: GrammarRef) -> Grammar:
         """Raises ``BadRequest`` for a grammar that is wrong."""
+
+
+class Template(Protocol):
+    """A compiled grammar, which many requests may share."""
+
+    def open(self) -> Grammar:
+        """The state of a request that has said nothing yet. May be called from any thread."""
+
+
+class Engine(Protocol):
+    """A library that compiles grammars, bound to a vocabulary. ``width``: of the logits."""
+
+    def __init__(self, vocabulary: Vocabulary, width: int): ...
+
+    def prepare(self, ref: GrammarRef) -> str:
+        """Check ``ref`` and write it as ``build`` takes it. Raises ``BadRequest`` that says what is wrong, or which
+        keyword is not supported."""
+
+    def build(self, text: str) -> Template:
+        """Compile, without holding the interpreter's lock. Raises ``BadRequest``."""
 
 
 def allows(bits: Ints, token: int) -> bool:
@@ -38,4 +66,11 @@ def allow(bits: Ints, tokens: Sequence[int]) -> None:
 
 
 #: Engines by name; other packages add theirs by entry point.
-GRAMMARS: Registry[type[Compiler]] = Registry("grammar engine", "octavo.core.grammar", {}, "octavo.grammar")
+ENGINES: Registry[type[Engine]] = Registry(
+    "backend of structured outputs",
+    "octavo.core.grammar",
+    {"guidance": "guidance:Guidance", "xgrammar": "xgrammar:XGrammar"},
+    "octavo.grammar",
+)
+#: What "auto" stands for.
+DEFAULT = "guidance"

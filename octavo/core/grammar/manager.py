@@ -8,10 +8,13 @@ import numpy as np
 
 from octavo.common.log import logger
 from octavo.common.math import cdiv
-from octavo.core.grammar.base import Compiler, Grammar
+from octavo.config.engine import GrammarSection
+from octavo.core.grammar.base import Compiler, Grammar, allow, allows
+from octavo.core.grammar.compiler import TriedCompiler
 from octavo.errors import RequestError
 from octavo.wire.plan import GrammarMasks, StepPlan
 from octavo.wire.request import GrammarRef
+from octavo.wire.vocabulary import Vocabulary
 
 T = TypeVar("T")
 log = logger(__name__)
@@ -20,14 +23,24 @@ log = logger(__name__)
 class Follower:
     """One request's grammar. It bites only behind the token ids ``after`` (the end of reasoning), if there are any.
 
-    What a grammar engine raises ends its own request, by the next ``accept``, and nobody else's.
+    ``eos`` are the ids that the grammar itself allows where it is complete; the request's other ``stops`` are allowed
+    there too. What a grammar engine raises ends its own request, by the next ``accept``, and nobody else's.
     """
 
-    def __init__(self, grammar: Grammar, after: tuple[int, ...]):
+    def __init__(
+        self, grammar: Grammar, after: tuple[int, ...], stops: tuple[int, ...] = (), eos: tuple[int, ...] = ()
+    ):
         self._grammar = grammar
         self._after = after
+        self._eos = eos
+        self._stops = tuple(token for token in stops if token not in eos)
         self._seen: list[int] = []
         self._broken = False
+
+    @property
+    def bites(self) -> bool:
+        """Whether the next token is the grammar's business."""
+        return not self._after
 
     def accept(self, token: int) -> bool:
         """Follow a token that was said. False: it breaks the grammar."""
@@ -45,6 +58,7 @@ class Follower:
         return True
 
     def fill(self, bits: np.ndarray) -> None:
+        """What may come next; ``bits`` is zeroed."""
         if self._after:
             bits[:] = -1
             return
@@ -54,34 +68,92 @@ class Follower:
             log.exception("a grammar could not say what may come next")
             self._broken = True
             bits[:] = -1
+            return
+        if self._stops and any(allows(bits, token) for token in self._eos):
+            allow(bits, self._stops)
+
+    def drafts(self, limit: int) -> list[int]:
+        """At most ``limit`` tokens that the grammar leaves no choice about; guesses only where text could be cut in
+        another way."""
+        if self._after or self._broken or limit < 1:
+            return []
+        try:
+            return self._grammar.forced(limit)
+        except Exception:
+            log.exception("a grammar could not say what it forces")
+            self._broken = True
+            return []
+
+    def fill_window(self, bits: np.ndarray, drafts: Sequence[int]) -> None:
+        """What may come at each position of a window: ``bits`` is int32 [len(drafts) + 1, W], zeroed; line i is for the
+        token behind ``drafts[:i]``. A draft that the grammar refuses, or an end, ends the window: lines behind it allow
+        everything, since nobody will draw from them. The follower stays where it is."""
+        start, seen, accepted = self._after, self._seen, 0
+        last = len(drafts)
+        for i, line in enumerate(bits):
+            self.fill(line)
+            if i == last:
+                break
+            ruled = not self._after
+            if self._broken or (ruled and (drafts[i] in self._eos or not allows(line, drafts[i]))):
+                bits[i + 1 :] = -1
+                break
+            if not self.accept(drafts[i]):
+                bits[i + 1 :] = -1
+                break
+            accepted += ruled
+        self._after, self._seen = start, seen
+        if accepted:
+            try:
+                self._grammar.rollback(accepted)
+            except Exception:
+                log.exception("a grammar could not take tokens back")
+                self._broken = True
 
 
 class Grammars(Generic[T]):
-    """``compiler``: None where no engine is installed; then requests with a grammar are refused. ``notify`` is called
-    with (key, Follower or the error) from a thread as soon as a grammar is compiled."""
+    """``compiler``: None until a vocabulary is taught; requests with a grammar are refused as long. ``vocab``: width of
+    the logits. ``notify`` is called with (key, Follower or the error), also from a thread, as soon as a grammar is
+    compiled."""
 
     def __init__(self, compiler: Compiler | None, vocab: int, notify: Callable[[T, Follower | RequestError], None]):
         self.compiler = compiler
+        self._vocab = vocab
         self._words = cdiv(vocab, 32)
         self._notify = notify
+        self._eos: tuple[int, ...] = ()
         self._pool: ThreadPoolExecutor | None = None
 
-    def start(self, key: T, ref: GrammarRef) -> None:
-        """Compile for the request ``key``."""
-        assert self.compiler is not None
+    def teach(self, section: GrammarSection, vocabulary: Vocabulary) -> None:
+        """From now on grammars are compiled, for this vocabulary. A compiler that is there already stays."""
+        if self.compiler is None:
+            self.compiler = TriedCompiler(section, vocabulary, self._vocab)
+            self._eos = vocabulary.eos
+
+    def start(self, key: T, ref: GrammarRef, stops: tuple[int, ...] = ()) -> None:
+        """Compile for the request ``key``, which may end its answer with ``stops``."""
+        compiler = self.compiler
+        assert compiler is not None
+
+        def follow(grammar: Grammar) -> None:
+            self._notify(key, Follower(grammar, ref.after, stops, self._eos))
+
+        if isinstance(compiler, TriedCompiler) and (kept := compiler.kept(ref)) is not None:
+            follow(kept)
+            return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, "octavo-grammar")
 
         def done(future: Future) -> None:
             error = future.exception()
             if error is None:
-                self._notify(key, Follower(future.result(), ref.after))
+                follow(future.result())
             elif isinstance(error, RequestError):
                 self._notify(key, error)
             else:
-                self._notify(key, RequestError(f"the grammar could not be compiled: {error}", "grammar"))
+                self._notify(key, RequestError(f"the grammar could not be compiled: {error}", "structured_outputs"))
 
-        self._pool.submit(self.compiler.compile, ref).add_done_callback(done)
+        self._pool.submit(compiler.compile, ref).add_done_callback(done)
 
     def masks(self, plan: StepPlan, followers: Sequence[Follower | None]) -> GrammarMasks | None:
         """Masks for ``plan.masked``, whose followers these are; None (the request has just ended) allows everything."""
@@ -96,5 +168,7 @@ class Grammars(Generic[T]):
         return GrammarMasks(plan.masked, bits)
 
     def close(self) -> None:
+        if isinstance(self.compiler, TriedCompiler):
+            self.compiler.close()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)

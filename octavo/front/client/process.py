@@ -12,6 +12,7 @@ from typing import Any
 import zmq
 
 from octavo import errors
+from octavo.common.log import level as log_level
 from octavo.common.log import logger
 from octavo.common.net import IpcDirectory
 from octavo.common.proc import Child, spawn
@@ -19,9 +20,10 @@ from octavo.config.engine import EngineConfig
 from octavo.errors import EngineDead
 from octavo.wire.codec import Codec
 from octavo.wire.hello import Ready
-from octavo.wire.messages import Abort, Add, Answer, Call, Close, Down, Join, Stalled, ToClient, ToCore, Told, Up
+from octavo.wire.messages import Abort, Add, Answer, Call, Close, Down, Join, Stalled, Teach, ToClient, ToCore, Told, Up
 from octavo.wire.reply import AbortReason, StepReply
 from octavo.wire.request import EngineRequest
+from octavo.wire.vocabulary import Vocabulary
 
 log = logger(__name__)
 
@@ -127,6 +129,10 @@ class ProcessClient:
         if self.dead is None:
             self._send(Abort(list(handles), reason))
 
+    def teach(self, vocabulary: Vocabulary) -> None:
+        self._check_alive()
+        self._send(Teach(vocabulary))
+
     def poll(self, timeout: float | None = 0.0) -> list[StepReply]:
         """Replies so far, waiting up to ``timeout`` seconds for the first (None: without end). Raises ``EngineDead``
         once the core is gone and everything it said is told."""
@@ -188,7 +194,8 @@ class ProcessClient:
             if self._started and self.dead is None:
                 self._send(Close())
         if self._child is not None:
-            if not self._child.wait(deadline):
+            # One that never served has nothing to finish, and its loading cannot be asked to end.
+            if self._ready is not None and not self._child.wait(deadline):
                 log.warning("the engine process did not end within %g seconds and is killed", deadline)
             self._child.close()
         with self._lock:
@@ -213,6 +220,7 @@ class ProcessClient:
             self._directory = IpcDirectory()
             address, watch = self._directory.address("core"), self._directory.address("watch")
             setup = {"config": self.config, "address": address, "watch": watch, "owner": self.client}
+            setup["log_level"] = log_level()
             self._child = spawn(MAIN, setup, name="octavo-engine")
             self._place = (address, watch, self._child.pid)
             life = self._child.fd

@@ -10,6 +10,7 @@ from octavo.wire.hello import Ready
 from octavo.wire.ports import CorePort
 from octavo.wire.reply import AbortReason, StepReply
 from octavo.wire.request import EngineRequest
+from octavo.wire.vocabulary import Vocabulary
 
 
 @runtime_checkable
@@ -57,6 +58,10 @@ class ThreadClient:
 
     def abort(self, handles: Sequence[int], reason: AbortReason) -> None:
         self._core.abort(handles, reason)
+
+    def teach(self, vocabulary: Vocabulary) -> None:
+        self._check_alive()
+        self._core.teach(vocabulary)
 
     def poll(self, timeout: float | None = 0.0) -> list[StepReply]:
         """Replies so far; it never waits, whatever ``timeout`` says: the file descriptor tells when to come."""

@@ -1,0 +1,61 @@
+"""The compiler of an engine: what was compiled before is kept, what is new is tried in another process first."""
+
+import threading
+from collections import OrderedDict
+from typing import TypeAlias
+
+from octavo.config.engine import GrammarSection
+from octavo.core.grammar.base import DEFAULT, ENGINES, Engine, Grammar, Template
+from octavo.core.grammar.trial import Trial
+from octavo.wire.request import GrammarRef
+from octavo.wire.vocabulary import Vocabulary
+
+#: Grammars that are kept, and characters of their texts together.
+KEPT = 256
+KEPT_TEXT = 16 << 20
+Key: TypeAlias = tuple[str, str, str | None, bool]
+
+
+class TriedCompiler:
+    """A ``Compiler``. ``compile`` is for one thread; ``kept`` for any."""
+
+    def __init__(self, section: GrammarSection, vocabulary: Vocabulary, width: int):
+        self._backend = DEFAULT if section.backend == "auto" else section.backend
+        self._vocabulary = vocabulary
+        self._width = width
+        self._trial = Trial(self._backend, vocabulary, width)
+        self._engine: Engine | None = None
+        self._kept: OrderedDict[Key, Template] = OrderedDict()
+        self._text = 0
+        self._lock = threading.Lock()
+
+    def kept(self, ref: GrammarRef) -> Grammar | None:
+        """A grammar that was compiled before, at once."""
+        with self._lock:
+            template = self._kept.get(key := _key(ref))
+            if template is None:
+                return None
+            self._kept.move_to_end(key)
+        return template.open()
+
+    def compile(self, ref: GrammarRef) -> Grammar:
+        if (grammar := self.kept(ref)) is not None:
+            return grammar
+        text = self._trial.check(ref)
+        if self._engine is None:
+            self._engine = ENGINES.load(self._backend)(self._vocabulary, self._width)
+        template = self._engine.build(text)
+        with self._lock:
+            self._kept[_key(ref)] = template
+            self._text += len(ref.text)
+            while len(self._kept) > KEPT or (self._text > KEPT_TEXT and len(self._kept) > 1):
+                (_, old, _, _), _ = self._kept.popitem(last=False)
+                self._text -= len(old)
+        return template.open()
+
+    def close(self) -> None:
+        self._trial.close()
+
+
+def _key(ref: GrammarRef) -> Key:
+    return ref.kind, ref.text, ref.whitespace, ref.closed

@@ -1,0 +1,165 @@
+"""Grammars by llguidance: an Earley parser over derivatives of regexes, about 50 us a mask.
+
+Its own limits bound the work of a mask; whatever passes them ends the request whose grammar it is.
+"""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+from octavo.common.math import cdiv
+from octavo.core.grammar import prepare
+from octavo.core.grammar.base import allow
+from octavo.errors import BadRequest, Unsupported
+from octavo.wire.arrays import Ints
+from octavo.wire.request import GrammarRef
+from octavo.wire.vocabulary import Vocabulary
+
+#: A schema's text may be most of a megabyte; a mask costs at most some 20 ms.
+LIMITS = LLParserLimits(
+    initial_lexer_fuel=1_000_000,
+    step_lexer_fuel=200_000,
+    step_max_items=50_000,
+    max_lexer_states=50_000,
+    max_grammar_size=500_000,
+    verbose_errors=False,
+)
+#: Bytes of forced text that one call cuts into tokens.
+_FORCED = 512
+_TOKEN = re.compile(rb"\xff\[(\d{1,10})\]")
+
+
+class Guidance:
+    """The engine, bound to a vocabulary. Forced text is never forced upon the model in one way of cutting it: the
+    tokenizer given to the library makes no tokens, so that a mask allows every token that fits."""
+
+    def __init__(self, vocabulary: Vocabulary, width: int):
+        if not vocabulary.eos:
+            raise Unsupported("structured output needs a model with an end-of-sequence token", "structured_outputs")
+        pieces = vocabulary.pieces[:width]
+        self._tokenizer = LLTokenizer(
+            TokenizerWrapper(_Source(pieces, vocabulary)), n_vocab=len(pieces), eos_token=list(vocabulary.eos)
+        )
+        self.ends = vocabulary.eos
+        self.words = cdiv(len(pieces), 32)
+        self._cuts = Cuts(pieces, frozenset(vocabulary.special))
+
+    def prepare(self, ref: GrammarRef) -> str:
+        return prepare.llguidance(ref)
+
+    def build(self, text: str) -> "GuidanceTemplate":
+        matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=LIMITS)
+        if matcher.is_error():
+            raise BadRequest(prepare.sentence(matcher.get_error()), "structured_outputs")
+        grammar = GuidanceGrammar(matcher, self)
+        bits = np.zeros(self.words, np.int32)
+        grammar.fill(bits)
+        if not bits.any():
+            raise BadRequest("the grammar allows no text at all", "structured_outputs")
+        return GuidanceTemplate(matcher, self)
+
+    def cut(self, text: bytes, limit: int) -> list[int]:
+        return self._cuts(text, limit)
+
+
+class GuidanceTemplate:
+    def __init__(self, matcher: LLMatcher, engine: Guidance):
+        self._matcher = matcher
+        self._engine = engine
+
+    def open(self) -> "GuidanceGrammar":
+        return GuidanceGrammar(self._matcher.deep_copy(), self._engine)
+
+
+class GuidanceGrammar:
+    def __init__(self, matcher: LLMatcher, engine: Guidance):
+        self._matcher = matcher
+        self._engine = engine
+        #: Tokens said behind the end, which the library does not count.
+        self._beyond = 0
+
+    def accept(self, token: int) -> bool:
+        if token in self._engine.ends and self._matcher.is_accepting():
+            self._beyond += 1
+            return True
+        if self._beyond:
+            return False
+        # Asked first: a matcher that consumes a wrong token is broken for good.
+        return self._matcher.validate_tokens([token]) == 1 and self._matcher.consume_token(token)
+
+    def fill(self, bits: Ints) -> None:
+        if self._beyond or (self._matcher.is_stopped() and not self._matcher.is_error()):
+            allow(bits, self._engine.ends)
+            return
+        part = bits[: self._engine.words]
+        self._matcher.unsafe_compute_mask_ptr(part.ctypes.data, part.nbytes)
+        if self._matcher.is_error():
+            raise RuntimeError(self._matcher.get_error())
+
+    def rollback(self, count: int) -> None:
+        beyond = min(count, self._beyond)
+        self._beyond -= beyond
+        if count > beyond and not self._matcher.rollback(count - beyond):
+            raise RuntimeError(self._matcher.get_error())
+
+    def forced(self, limit: int) -> list[int]:
+        if self._beyond or self._matcher.is_stopped():
+            return []
+        return self._engine.cut(self._matcher.compute_ff_bytes()[:_FORCED], limit)
+
+
+class Cuts:
+    """Cuts text into tokens, the longest first. The token that reaches the end is left out: the model may take a
+    longer one there."""
+
+    def __init__(self, pieces: Sequence[bytes], special: frozenset[int]):
+        self._pieces = pieces
+        self._special = special
+        self._ids: dict[bytes, int] | None = None
+        self._longest = 0
+
+    def __call__(self, text: bytes, limit: int) -> list[int]:
+        if not text:
+            return []
+        if self._ids is None:
+            ids: dict[bytes, int] = {}
+            for token, piece in enumerate(self._pieces):
+                if piece and token not in self._special:
+                    ids.setdefault(piece, token)
+            self._ids, self._longest = ids, min(max(map(len, ids), default=0), 64)
+        found: list[int] = []
+        at = 0
+        while at < len(text) and len(found) < limit:
+            named = _TOKEN.match(text, at)  # a token that is no text, written by its id
+            length = len(named[0]) if named else self._length(text, at)
+            at += length
+            if named:
+                found.append(int(named[1]))
+            elif length == 0 or at == len(text):
+                break
+            else:
+                found.append(self._ids[text[at - length : at]])
+        return found
+
+    def _length(self, text: bytes, at: int) -> int:
+        """Bytes of the longest token that the text at ``at`` begins with; 0 for none."""
+        assert self._ids is not None
+        for length in range(min(self._longest, len(text) - at), 0, -1):
+            if text[at : at + length] in self._ids:
+                return length
+        return 0
+
+
+class _Source:
+    """What llguidance wants of a tokenizer."""
+
+    def __init__(self, pieces: Sequence[bytes], vocabulary: Vocabulary):
+        self.eos_token_id = vocabulary.eos[0]
+        self.bos_token_id = None
+        self.tokens = pieces
+        self.special_token_ids = [token for token in vocabulary.special if token < len(pieces)]
+
+    def __call__(self, text: bytes) -> list[int]:
+        return []

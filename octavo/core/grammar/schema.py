@@ -1,0 +1,217 @@
+"""JSON schemas of all drafts, rewritten to draft 2020-12 as llguidance enforces it.
+
+A keyword is enforced, is an annotation, or is refused by its name. What the library itself refuses (``not``, ``if``,
+``uniqueItems``, ...) it names; here is what it would pass over in silence, and what older drafts say in other words.
+Words of no draft are annotations, as the specification has it.
+"""
+
+import json
+from typing import Any, TypeAlias
+
+from octavo.errors import BadRequest
+
+Schema: TypeAlias = "dict[str, Any] | bool"
+PARAM = "structured_outputs"
+MAX_DEPTH = 64
+MAX_NODES = 100_000
+MAX_ENUM = 10_000
+
+#: Keywords whose value is a schema, a list of schemas, or an object of schemas.
+_ONE = frozenset({"additionalProperties", "items"})
+_LIST = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_MAP = frozenset({"properties", "patternProperties", "$defs", "definitions"})
+#: Words of some draft that the library does not enforce.
+REFUSED = frozenset(
+    {
+        "$dynamicRef",
+        "$recursiveRef",
+        "contains",
+        "dependencies",
+        "dependentRequired",
+        "dependentSchemas",
+        "disallow",
+        "divisibleBy",
+        "else",
+        "extends",
+        "formatExclusiveMaximum",
+        "formatExclusiveMinimum",
+        "formatMaximum",
+        "formatMinimum",
+        "if",
+        "maxContains",
+        "minContains",
+        "not",
+        "propertyNames",
+        "then",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+        "uniqueItems",
+        "x-guidance",
+    }
+)
+#: Words that say nothing about what is valid, and so would only be carried along.
+ANNOTATIONS = frozenset(
+    {
+        "$comment",
+        "$dynamicAnchor",
+        "$recursiveAnchor",
+        "$schema",
+        "$vocabulary",
+        "contentEncoding",
+        "contentMediaType",
+        "contentSchema",
+        "default",
+        "deprecated",
+        "description",
+        "discriminator",
+        "example",
+        "examples",
+        "externalDocs",
+        "nullable",
+        "readOnly",
+        "title",
+        "writeOnly",
+        "xml",
+    }
+)
+#: Words that are passed on as they are, and their enforcement tested.
+PLAIN = frozenset(
+    {
+        "$anchor",
+        "$id",
+        "$ref",
+        "const",
+        "enum",
+        "exclusiveMaximum",
+        "exclusiveMinimum",
+        "format",
+        "maxItems",
+        "maxLength",
+        "maxProperties",
+        "maximum",
+        "minItems",
+        "minLength",
+        "minProperties",
+        "minimum",
+        "multipleOf",
+        "pattern",
+        "required",
+        "type",
+    }
+)
+
+
+def parse(text: str) -> Schema:
+    """Raises ``BadRequest``."""
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except RecursionError:
+        raise BadRequest(f"the JSON schema nests more than {MAX_DEPTH} deep", PARAM) from None
+    except ValueError as error:
+        raise BadRequest(f"the JSON schema is no JSON: {error}", PARAM) from None
+    return value
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def write(value: Schema, whitespace: str | None = None, closed: bool = False) -> str:
+    """The schema as text for llguidance. ``whitespace`` and ``closed`` as in ``wire.GrammarRef``. Raises ``BadRequest``."""
+    rewritten = Rewriter(closed).schema(value, "", 0)
+    if rewritten is True:
+        rewritten = {}
+    if rewritten is False:
+        raise BadRequest("the JSON schema is false, which nothing satisfies", PARAM)
+    if whitespace is not None:
+        options = {"whitespace_pattern": whitespace} if whitespace else {"whitespace_flexible": False}
+        rewritten = {**rewritten, "x-guidance": options}
+    try:
+        return json.dumps(rewritten, allow_nan=False)
+    except ValueError:
+        raise BadRequest("the JSON schema has a number that is too large", PARAM) from None
+
+
+class Rewriter:
+    def __init__(self, closed: bool):
+        self._closed = closed
+        self._nodes = 0
+
+    def schema(self, value: Any, where: str, depth: int) -> Schema:
+        """One schema, whose place is ``where`` (a JSON pointer)."""
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise BadRequest(f"the JSON schema has more than {MAX_NODES} subschemas", PARAM)
+        if depth > MAX_DEPTH:
+            raise BadRequest(f"the JSON schema nests more than {MAX_DEPTH} deep", PARAM)
+        if isinstance(value, bool):
+            return value
+        if not isinstance(value, dict):
+            raise BadRequest(f"a JSON schema must be an object, true or false{_at(where)}", PARAM)
+        found: dict[str, Any] = {}
+        for word, inner in value.items():
+            place = f"{where}/{word[:40]}"
+            if word in ANNOTATIONS:
+                continue
+            if word in REFUSED and not _says_nothing(word, inner):
+                raise BadRequest(f"the JSON schema has {word!r}, which cannot be enforced{_at(where)}", PARAM)
+            if word in _MAP:
+                if not isinstance(inner, dict):
+                    raise BadRequest(f"{word!r} must be an object{_at(where)}", PARAM)
+                found[word] = {key: self.schema(one, f"{place}/{key[:40]}", depth + 1) for key, one in inner.items()}
+            elif word in _LIST or (word == "items" and isinstance(inner, list)):
+                if not isinstance(inner, list) or not (inner or word == "items"):
+                    raise BadRequest(f"{word!r} must be a list that is not empty{_at(where)}", PARAM)
+                found[word] = [self.schema(one, f"{place}/{i}", depth + 1) for i, one in enumerate(inner)]
+            elif word in _ONE:
+                found[word] = self.schema(inner, place, depth + 1)
+            elif word == "additionalItems":
+                if isinstance(value.get("items"), list):
+                    found[word] = self.schema(inner, place, depth + 1)
+            elif word in PLAIN:
+                self._plain(word, inner, where)
+                found[word] = inner
+        self._older(found, value, where)
+        if self._closed and found.keys() & {"properties", "patternProperties"}:
+            found.setdefault("additionalProperties", False)
+        return found
+
+    def _plain(self, word: str, inner: Any, where: str) -> None:
+        if word == "$ref" and not (isinstance(inner, str) and inner.startswith("#")):
+            raise BadRequest(
+                f"'$ref' must point into the schema itself, with '#', not to {str(inner)[:80]!r}{_at(where)}", PARAM
+            )
+        if word == "enum" and isinstance(inner, list) and len(inner) > MAX_ENUM:
+            raise BadRequest(f"'enum' may hold at most {MAX_ENUM} values, got {len(inner)}{_at(where)}", PARAM)
+        if word == "$id" and where:
+            raise BadRequest(f"'$id' is supported at the root of a JSON schema only{_at(where)}", PARAM)
+
+    @staticmethod
+    def _older(found: dict[str, Any], value: dict[str, Any], where: str) -> None:
+        """What older drafts write in other words."""
+        if isinstance(found.get("items"), list):
+            if "prefixItems" in found:
+                raise BadRequest(f"'items' must be a schema where there is 'prefixItems'{_at(where)}", PARAM)
+            items, rest = found.pop("items"), found.pop("additionalItems", True)
+            if items:
+                found["prefixItems"] = items
+            found["items"] = rest
+        for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+            if isinstance(found.get(exclusive), bool):  # draft 4
+                if found.pop(exclusive) and bound in found:
+                    found[exclusive] = found.pop(bound)
+        if "id" in value and isinstance(value["id"], str) and where and "$ref" in value:
+            raise BadRequest(f"'id' beside '$ref' is not supported{_at(where)}", PARAM)
+
+
+def _says_nothing(word: str, inner: Any) -> bool:
+    """Whether a keyword that cannot be enforced asks for nothing."""
+    if word == "uniqueItems":
+        return inner is False
+    if word in ("unevaluatedProperties", "unevaluatedItems", "propertyNames"):
+        return inner is True or inner == {}
+    return word in ("dependentRequired", "dependentSchemas", "dependencies") and inner == {}
+
+
+def _at(where: str) -> str:
+    return f" (at #{where[:200]})" if where else ""

@@ -1,0 +1,185 @@
+"""A process in which grammars are compiled first: one that takes too long or too much memory, or crashes the library,
+costs its own request and nothing else."""
+
+import os
+import resource
+import select
+import socket
+import struct
+import threading
+import time
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from octavo.common.log import logger
+from octavo.common.proc import Child, spawn
+from octavo.core.grammar.base import ENGINES
+from octavo.errors import BadRequest, RequestError, RequestFailed, Unsupported
+from octavo.wire.request import GrammarRef
+from octavo.wire.vocabulary import Vocabulary
+
+log = logger(__name__)
+
+#: Seconds that one grammar may take, and that the process may take to start.
+DEADLINE = 10.0
+START = 60.0
+#: Bytes that compiling may take beside what the process has when it is ready.
+MEMORY = 2 << 30
+_HEAD = struct.Struct("<I")
+
+
+class Setup(Struct, array_like=True):
+    backend: str
+    vocabulary: Vocabulary
+    width: int
+    memory: int
+
+
+class Verdict(Struct, array_like=True):
+    """``text``: the grammar as ``Engine.build`` takes it. ``error``: what is wrong with it instead; ``status`` then."""
+
+    text: str = ""
+    error: str | None = None
+    param: str | None = None
+    status: int = 400
+
+
+class Trial:
+    """The parent's side. One caller at a time. The process starts with the first grammar, and again after it died."""
+
+    def __init__(self, backend: str, vocabulary: Vocabulary, width: int, deadline: float = DEADLINE):
+        self._setup = msgspec.msgpack.encode(Setup(backend, vocabulary, width, MEMORY))
+        self._deadline = deadline
+        self._child: Child | None = None
+        self._socket: socket.socket | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @property
+    def pid(self) -> int | None:
+        """The process, where there is one."""
+        return None if self._child is None else self._child.pid
+
+    def check(self, ref: GrammarRef) -> str:
+        """The grammar as ``Engine.build`` takes it, which will then succeed. Raises ``BadRequest``."""
+        try:
+            if self._socket is None:
+                self._start()
+            assert self._socket is not None
+            _send(self._socket, msgspec.msgpack.encode(ref))
+            verdict = msgspec.msgpack.decode(_receive(self._socket, time.monotonic() + self._deadline), type=Verdict)
+        except TimeoutError:
+            self._end()
+            raise BadRequest(
+                f"the grammar is too complex: compiling it took over {self._deadline:g} seconds", "structured_outputs"
+            ) from None
+        except (OSError, EOFError) as error:
+            how = "ended" if self._child is None else self._child.end_text()
+            self._end()
+            if self._closed:
+                raise RequestFailed("the engine is closing") from None
+            log.warning("a grammar of kind %s could not be compiled: the process for it %s (%s)", ref.kind, how, error)
+            raise BadRequest(
+                "the grammar is too complex: compiling it took too much memory or depth", "structured_outputs"
+            ) from None
+        if verdict.error is not None:
+            kind = Unsupported if verdict.status == Unsupported.status else BadRequest
+            raise kind(verdict.error, verdict.param)
+        return verdict.text
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        with self._lock:
+            if self._closed:
+                raise EOFError("closed")
+            self._child = spawn(
+                "octavo.core.grammar.trial:main", theirs.fileno(), name="octavo-grammar", fds=(theirs.fileno(),)
+            )
+            self._socket = ours
+        theirs.close()
+        _send(ours, self._setup)
+        _receive(ours, time.monotonic() + START)
+
+    def _end(self) -> None:
+        with self._lock:
+            if self._child is not None:
+                self._child.close()
+            if self._socket is not None:
+                self._socket.close()
+            self._child = self._socket = None
+
+    def close(self) -> None:
+        """From any thread: a caller that waits is told that the process has ended."""
+        with self._lock:
+            self._closed = True
+            if self._child is not None:
+                self._child.kill()
+
+
+def _send(channel: socket.socket, data: bytes) -> None:
+    channel.sendall(_HEAD.pack(len(data)) + data)
+
+
+def _receive(channel: socket.socket, until: float | None) -> bytes:
+    """One message. Raises ``TimeoutError`` after ``until`` (monotonic seconds), ``EOFError`` where nobody is there."""
+    (length,) = _HEAD.unpack(_exactly(channel, _HEAD.size, until))
+    return _exactly(channel, length, until)
+
+
+def _exactly(channel: socket.socket, count: int, until: float | None) -> bytes:
+    pieces: list[bytes] = []
+    while count:
+        if until is not None:
+            left = until - time.monotonic()
+            if left <= 0 or not select.select([channel], [], [], left)[0]:
+                raise TimeoutError
+        piece = channel.recv(min(count, 1 << 20))
+        if not piece:
+            raise EOFError("the other side is gone")
+        pieces.append(piece)
+        count -= len(piece)
+    return b"".join(pieces)
+
+
+def main(number: int) -> None:
+    """The child's main function: grammars in, verdicts out, until the parent is gone."""
+    os.nice(5)  # the loop goes first
+    channel = socket.socket(fileno=number)
+    setup = msgspec.msgpack.decode(_receive(channel, None), type=Setup)
+    engine: Any = None
+    refused: RequestError | None = None
+    try:
+        engine = ENGINES.load(setup.backend)(setup.vocabulary, setup.width)
+    except RequestError as error:
+        refused = error
+    _bound(setup.memory)
+    _send(channel, b"")
+    decoder = msgspec.msgpack.Decoder(GrammarRef)
+    while True:
+        try:
+            data = _receive(channel, None)
+        except EOFError:
+            return
+        try:
+            if refused is not None:
+                raise refused
+            text = engine.prepare(decoder.decode(data))
+            engine.build(text)
+            verdict = Verdict(text)
+        except RequestError as error:
+            verdict = Verdict("", error.message, error.param, error.status)
+        except MemoryError:
+            os._exit(1)
+        except BaseException as error:  # a panic of the library is no Exception
+            verdict = Verdict("", f"the grammar could not be compiled: {str(error)[:200]}", "structured_outputs")
+        _send(channel, msgspec.msgpack.encode(verdict))
+
+
+def _bound(memory: int) -> None:
+    """No more than ``memory`` bytes of address space beside what is there; no core file of a crash."""
+    with open("/proc/self/statm") as file:
+        now = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + memory, now + memory))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
