@@ -33,6 +33,7 @@ LEAST = {
     **dict.fromkeys(("repeats", "num_iters", "num_prompts", "max_concurrency", "batch_size", "processes"), 1),
     **dict.fromkeys(("input_len", "output_len", "random_input_len", "random_output_len"), 1),
     **dict.fromkeys(("num_iters_warmup", "request_rate", "temperature"), 0),
+    **dict.fromkeys(("connections", "rounds"), 1),
 }
 
 
@@ -76,6 +77,14 @@ def parser() -> Parser:
     serve.add_argument("--api-key", help="key for the server")
     serve.add_argument("--chat", action="store_true", help="use the chat route with text prompts")
 
+    front = kinds.add_parser("front", help="what the server alone can carry: a device that costs nothing")
+    front.add_argument("--connections", type=int, default=256, help="streams at once (256)")
+    front.add_argument("--rounds", type=int, default=2, help="requests on each, one after another (2)")
+    front.add_argument("--output-len", type=int, default=512, help="tokens of each (512)")
+    front.add_argument("--step-ms", type=float, nargs="+", default=[0.0], help="milliseconds a step of the device (0)")
+    front.add_argument("--chat", action="store_true", help="use the chat route")
+    front.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
+
     for one in (throughput, latency, startup, serve):
         one.add_argument("--seed-prompts", type=int, default=0, help="seed of prompts and lengths (0)")
         one.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
@@ -86,7 +95,9 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run a benchmark; the exit status, 1 where requests failed. Raises ``ConfigError`` for what cannot be run."""
     args = parser().parse_args(argv)
-    run = {"throughput": _throughput, "latency": _latency, "startup": _startup, "serve": _serve}[args.kind]
+    run = {"throughput": _throughput, "latency": _latency, "startup": _startup, "serve": _serve, "front": _front}[
+        args.kind
+    ]
     from octavo.bench import report
 
     for name, least in LEAST.items():
@@ -185,3 +196,18 @@ def _serve(args: Namespace) -> list[dict[str, Any]]:
     if record["failed"]:
         print(f"{record['failed']} of {args.num_prompts} requests failed")
     return [record]
+
+
+def _front(args: Namespace) -> list[dict[str, Any]]:
+    from octavo.bench import report
+    from octavo.bench.front import COLUMNS as columns
+    from octavo.bench.front import FrontLoad, front
+
+    records = []
+    for step_ms in args.step_ms:
+        load = FrontLoad(
+            connections=args.connections, rounds=args.rounds, outputs=args.output_len, step_ms=step_ms, chat=args.chat
+        )
+        records.append(front(load))
+    print(report.table(records, columns))
+    return records
