@@ -1,4 +1,7 @@
-"""An exception becomes OpenAI's error body: {"error": {"message", "type", "param", "code"}}, with code = status."""
+"""An exception becomes OpenAI's error body: {"error": {"message", "type", "param", "code"}}, with code = status.
+
+Anthropic's routes answer with Anthropic's body instead, whoever refuses the request.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -13,6 +16,7 @@ from starlette.responses import Response
 
 from octavo.common.log import logger
 from octavo.errors import EngineDead, OctavoError, Overloaded, RequestError
+from octavo.front.server.anthropic import errors as anthropic
 
 _log = logger(__name__)
 _ADDRESS = re.compile(r"\s*(at )?\b0x[0-9a-fA-F]{4,}")
@@ -77,9 +81,10 @@ def encode(info: ErrorInfo) -> bytes:
     return msgspec.json.encode(ErrorBody(info))
 
 
-def respond(error: BaseException) -> Response:
-    """The answer to a request that ended in ``error``."""
+def respond(error: BaseException, path: str) -> Response:
+    """The answer to a request for ``path`` that ended in ``error``."""
     info = describe(error)
+    body = anthropic.encode(info) if anthropic.speaks(path) else encode(info)
     headers: dict[str, str] = {}
     if isinstance(error, Overloaded):
         headers["retry-after"] = str(max(1, round(error.retry_after)))
@@ -87,14 +92,14 @@ def respond(error: BaseException) -> Response:
         headers["www-authenticate"] = "Bearer"
     elif isinstance(error, HTTPException):
         headers |= error.headers or {}
-    return Response(encode(info), info.code, headers, media_type="application/json")
+    return Response(body, info.code, headers, media_type="application/json")
 
 
 def install(app: FastAPI) -> None:
     """Every error of ``app`` is answered by ``respond``."""
 
     async def handle(request: Request, error: Exception) -> Response:
-        return respond(error)
+        return respond(error, request.scope["path"])
 
     async def gone(request: Request, error: Exception) -> Response:
         return Response(status_code=499)

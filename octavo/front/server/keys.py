@@ -23,10 +23,14 @@ class Keys:
 
     def knows(self, *tokens: bytes) -> bool:
         """Whether one of ``tokens`` is a key."""
-        found = False
+        return self.owner(*tokens) is not None
+
+    def owner(self, *tokens: bytes) -> bytes | None:
+        """What stands for the key that one of ``tokens`` is: its digest. None where none of them is a key."""
+        found = None
         for digest in map(_digest, tokens):
             for known in self._known:
-                found |= hmac.compare_digest(digest, known)
+                found = digest if hmac.compare_digest(digest, known) else found
         return found
 
 

@@ -34,13 +34,15 @@ class Auth:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             error = Unauthorized("a valid API key is needed, as bearer token or in the header x-api-key")
-            await respond(error)(scope, receive, send)
+            await respond(error, scope["path"])(scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1008})
 
     def _knows(self, scope: Scope) -> bool:
         tokens = bearer(_header(scope, b"authorization") or b""), (_header(scope, b"x-api-key") or b"").strip()
-        return self._keys.knows(*tokens)
+        owner = self._keys.owner(*tokens)
+        scope.setdefault("state", {})["owner"] = owner
+        return owner is not None
 
 
 class BodyLimit:
@@ -56,7 +58,7 @@ class BodyLimit:
         error = PayloadTooLarge(f"the body is over the limit of {self._limit} bytes (--max-body-size)")
         length = _header(scope, b"content-length")
         if length is not None and length.isdigit() and int(length) > self._limit:
-            return await respond(error)(scope, receive, send)
+            return await respond(error, scope["path"])(scope, receive, send)
         seen, started = 0, False
 
         async def counted() -> Message:
@@ -79,7 +81,7 @@ class BodyLimit:
         except PayloadTooLarge:
             pass
         if seen > self._limit and not started:
-            await respond(error)(scope, receive, send)
+            await respond(error, scope["path"])(scope, receive, send)
         return None
 
 

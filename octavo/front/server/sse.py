@@ -49,7 +49,7 @@ async def _disconnect(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """Sends the frames of ``frames`` (each one or more whole events) as they come, then [DONE].
+    """Sends the frames of ``frames`` (each one or more whole events) as they come, then ``end``.
 
     A slow client holds up only itself: what comes meanwhile is merged at the source (``front.engine``'s streams), so
     that memory stays bounded. A client that goes away cancels ``frames``. An error becomes an event, since the status
@@ -59,11 +59,12 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, frames: AsyncGenerator[bytes], close: Callable[[], None]):
+    def __init__(self, frames: AsyncGenerator[bytes], close: Callable[[], None], end: bytes = DONE):
         super().__init__(headers=_HEADERS)
         del self.headers["content-length"]
         self._frames = frames
         self._close = close
+        self._end = end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -78,7 +79,7 @@ class EventStream(Response):
             try:
                 first = await anext(frames, b"")
             except RequestError as error:  # turned away from the queue: nothing is out yet, so it can still be said
-                return await respond(error)(scope, receive, send)
+                return await respond(error, scope["path"])(scope, receive, send)
             except Exception as error:
                 first = _told(error)
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -89,7 +90,7 @@ class EventStream(Response):
                     await send({"type": "http.response.body", "body": data, "more_body": True})
             except Exception as error:
                 await send({"type": "http.response.body", "body": _told(error), "more_body": True})
-            await send({"type": "http.response.body", "body": DONE, "more_body": False})
+            await send({"type": "http.response.body", "body": self._end, "more_body": False})
         return None
 
 
