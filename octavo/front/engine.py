@@ -17,7 +17,7 @@ from octavo.front.chat.sandbox import TooLong
 from octavo.front.chat.template import ChatTemplate
 from octavo.front.client.thread import LoopPort, ThreadClient
 from octavo.front.fanout import Desk, Finished, Group, Observer
-from octavo.front.intake import LONG_TEXT, Intake, Prompt, PromptType
+from octavo.front.intake import LONG_TEXT, Intake, Prompt, PromptType, Side
 from octavo.front.tokenizers.base import Tokenizer
 from octavo.outputs import RequestOutput
 from octavo.params import SamplingParams
@@ -214,6 +214,7 @@ class AsyncEngine:
         every: int = 1,
         cap: bool = False,
         truncate: int | None = None,
+        side: Side = "left",
         add_special_tokens: bool = True,
     ) -> Stream:
         """Hand a request to the core; returns once the core has taken it.
@@ -222,7 +223,7 @@ class AsyncEngine:
         ``params`` None: the model's defaults. ``deadline``: ``time.monotonic()`` seconds after which it is aborted.
         ``every``: tokens are told every so many (1 a stream, 0 only at the end, where no stop string needs them).
         ``cap``: an answer that would pass the model's length ends there, instead of an error: for a ``max_tokens`` that
-        the caller did not choose. ``truncate``: keep the last so many prompt tokens (-1: what fits). Raises a
+        the caller did not choose. ``truncate``: keep so many prompt tokens (-1: what fits), cut on ``side``. Raises a
         ``RequestError`` where the request is refused, by the front or by the core, ``RequestFailed`` where it failed at
         once, and ``EngineDead`` where nothing can be served.
         """
@@ -233,7 +234,7 @@ class AsyncEngine:
             self.attach()
             params = self.intake.default_params() if params is None else params
             if not isinstance(prompt, Prompt):
-                prompt = await self.prepare(prompt, truncate=truncate, add_special_tokens=add_special_tokens)
+                prompt = await self.prepare(prompt, truncate=truncate, side=side, add_special_tokens=add_special_tokens)
             self._check_alive()
             handles = self._desk.handles(params.n)
             requests = self.intake.admit(
@@ -289,15 +290,20 @@ class AsyncEngine:
             raise group.error
 
     async def prepare(
-        self, prompt: PromptType, *, truncate: int | None = None, add_special_tokens: bool = True
+        self,
+        prompt: PromptType,
+        *,
+        truncate: int | None = None,
+        side: Side = "left",
+        add_special_tokens: bool = True,
     ) -> Prompt:
         """A prompt checked and tokenised, long texts off the loop. Raises ``BadRequest``."""
         text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
         if isinstance(text, str) and len(text) > LONG_TEXT:
             return await asyncio.to_thread(
-                self.intake.prompt, prompt, truncate=truncate, add_special_tokens=add_special_tokens
+                self.intake.prompt, prompt, truncate=truncate, side=side, add_special_tokens=add_special_tokens
             )
-        return self.intake.prompt(prompt, truncate=truncate, add_special_tokens=add_special_tokens)
+        return self.intake.prompt(prompt, truncate=truncate, side=side, add_special_tokens=add_special_tokens)
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
         """Prompt ids of a conversation, as the model's chat template writes it; not yet checked for length.

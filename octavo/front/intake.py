@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
@@ -23,6 +23,8 @@ from octavo.wire.vocabulary import Vocabulary
 #: Text, token ids (a list or an array), or a dict with "prompt" or "prompt_token_ids" (vLLM's TextPrompt and
 #: TokensPrompt).
 PromptType: TypeAlias = str | Sequence[int] | Mapping[str, Any]
+#: Where a prompt is cut.
+Side: TypeAlias = Literal["left", "right"]
 #: Texts longer than this (characters) are worked on in a thread: an event loop has others to serve.
 LONG_TEXT = 16384
 _SEEDS = 2**63
@@ -61,18 +63,25 @@ class Intake:
     # -- the prompt --
 
     def prompt(
-        self, prompt: PromptType, *, truncate: int | None = None, add_special_tokens: bool = True, param: str = "prompt"
+        self,
+        prompt: PromptType,
+        *,
+        truncate: int | None = None,
+        side: Side = "left",
+        add_special_tokens: bool = True,
+        param: str = "prompt",
     ) -> Prompt:
         """Ids of a prompt, checked against vocabulary and length.
 
-        ``truncate`` keeps the last so many tokens (-1: as many as the model takes). Raises ``BadRequest``.
+        ``truncate`` keeps the last so many tokens (-1: as many as the model takes), or with ``side`` "right" the first.
+        Raises ``BadRequest``.
         """
         text, ids, salt = self._parts(prompt, param)
         keep = self._keep(truncate)
         if ids is None:
             assert text is not None
-            ids = self._coder(param).encode(self._bounded(text, keep, param), add_special_tokens)
-        return self._checked(text, ids, salt, keep, param)
+            ids = self._coder(param).encode(self._bounded(text, keep, param, side), add_special_tokens)
+        return self._checked(text, ids, salt, keep, param, side)
 
     def prompts(self, prompts: Sequence[PromptType], param: str = "prompts") -> list[Prompt]:
         """``prompt`` for many: texts are tokenised together, on all cores."""
@@ -86,11 +95,13 @@ class Intake:
             for i, (text, ids, salt) in enumerate(parts)
         ]
 
-    def _checked(self, text: str | None, ids: list[int], salt: bytes, keep: int | None, param: str) -> Prompt:
+    def _checked(
+        self, text: str | None, ids: list[int], salt: bytes, keep: int | None, param: str, side: Side = "left"
+    ) -> Prompt:
         if not ids:
             raise BadRequest(f"{param} must not be empty", param)
         if keep is not None:
-            ids = ids[-keep:]
+            ids = ids[-keep:] if side == "left" else ids[:keep]
         self._in_vocabulary(ids, param)
         return Prompt(text, ids, salt)
 
@@ -140,11 +151,12 @@ class Intake:
             )
         return limit - 1 if truncate == -1 else truncate
 
-    def _bounded(self, text: str, keep: int | None, param: str) -> str:
+    def _bounded(self, text: str, keep: int | None, param: str, side: Side = "left") -> str:
         """The part of ``text`` that is worth tokenising. Raises ``BadRequest`` where it cannot fit, or is no text."""
         if keep is not None:
-            # What is before cannot reach the tokens that are kept: each covers at most ``longest`` characters.
-            text = text[-(keep + 1) * self._coder(param).longest :]
+            # What is beyond cannot reach the tokens that are kept: each covers at most ``longest`` characters.
+            longest = (keep + 1) * self._coder(param).longest
+            text = text[-longest:] if side == "left" else text[:longest]
         else:
             self.check_length(text, param)
         check_text(text, param)
@@ -274,6 +286,9 @@ class Intake:
         self._in_vocabulary(list(bias), "logit_bias")
         for name in ("stop_token_ids", "allowed_token_ids", "logprob_token_ids"):
             self._in_vocabulary(getattr(params, name) or [], name)
+        if len(params.stop or ()) > self._text.max_stop:
+            most = self._text.max_stop
+            raise BadRequest(f"stop may hold at most {most} strings (--max-stop), got {len(params.stop or ())}", "stop")
         if params.stop and self._tokenizer is None:
             raise BadRequest("stop strings need a tokenizer, and this engine runs without one", "stop")
         for word in params.stop or ():

@@ -13,7 +13,7 @@ from octavo import __version__
 from octavo.common.log import logger
 from octavo.common.words import nearest
 from octavo.errors import BadRequest, EngineDead, NotFound, Unsupported
-from octavo.front.intake import LONG_TEXT
+from octavo.front.intake import LONG_TEXT, Side
 from octavo.front.server.errors import Stuck
 from octavo.front.server.openai.schema import SamplingBody
 from octavo.front.server.options import Options
@@ -38,6 +38,7 @@ class Terms:
     priority: int = 0
     cache_salt: str | None = None
     truncate_prompt_tokens: int | None = None
+    truncation_side: Side | None = None
     add_special_tokens: bool | None = None
 
 
@@ -183,6 +184,7 @@ class Service:
                     every=1 if body.stream else WHOLE_EVERY,
                     cap=cap,
                     truncate=body.truncate_prompt_tokens,
+                    side=body.truncation_side or "left",
                     add_special_tokens=body.add_special_tokens is not False,
                 )
             )

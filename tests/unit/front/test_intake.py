@@ -68,9 +68,25 @@ def test_truncation_only_when_asked_and_from_the_left():
     assert one.prompt("abcdefgh", truncate=3).ids == small().encode("fgh")
     assert len(one.prompt("abcdefgh" * 1000, truncate=-1).ids) == 7
     assert len(one.prompt("abcdefgh").ids) == 8
+    assert one.prompt("abcdefgh", truncate=3, side="right").ids == small().encode("abc")
+    assert one.prompt([1, 2, 3, 4], truncate=3, side="right").ids == [1, 2, 3]
     for wrong in (0, -2, 9, True, "3"):
         with pytest.raises(BadRequest, match="truncate_prompt_tokens"):
             one.prompt("a", truncate=wrong)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_what_is_cut_is_never_tokenised(monkeypatch, side):
+    one, seen = intake(length=8), []
+    encode = type(small()).encode
+    monkeypatch.setattr(
+        type(small()), "encode", lambda coder, text, *more: seen.append(text) or encode(coder, text, *more)
+    )
+    text = "abc " * 1_000_000
+    kept = one.prompt(text, truncate=3, side=side).ids
+    whole = small().encode("abc " * 50)
+    assert kept == (whole[-3:] if side == "left" else whole[:3])
+    assert len(seen[0]) <= 4 * small().longest
 
 
 def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(monkeypatch):

@@ -41,7 +41,10 @@ async def _render(job: Job) -> list[Rendered]:
     found = []
     for index, given in enumerate(prompts := await job.prompts()):
         prompt: Prompt = await engine.prepare(
-            given, truncate=body.truncate_prompt_tokens, add_special_tokens=body.add_special_tokens is not False
+            given,
+            truncate=body.truncate_prompt_tokens,
+            side=body.truncation_side or "left",
+            add_special_tokens=body.add_special_tokens is not False,
         )
         checked = engine.intake.admit(
             prompt,

@@ -54,7 +54,6 @@ REFUSED: dict[str, Callable[[Any], bool]] = {
     "suffix": _only(""),
     "prompt_embeds": _never,
     "logits_processors": _never,
-    "truncation_side": _only("left"),
     "thinking_token_budget": _only(-1),
     "repetition_detection": _never,
     "kv_transfer_params": _never,
@@ -125,6 +124,9 @@ class SamplingBody(Body):
     echo: bool | None = False
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: int | None = Field(None, description="keep the last so many prompt tokens; -1: what fits")
+    truncation_side: Literal["left", "right"] | None = Field(
+        None, description="where truncate_prompt_tokens cuts; left, which is the default, keeps the end"
+    )
     priority: int = 0
     request_id: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]{1,128}$")
     cache_salt: NonEmpty | None = None
