@@ -218,6 +218,9 @@ class ServeArgs(EngineArgs):
     shutdown_timeout: float | None = flag(
         "seconds that running requests get to finish after SIGTERM (0: none)", group="server", metavar="SECONDS"
     )
+    grpc_port: int | None = flag(
+        "port for gRPC, beside HTTP's (0: none; needs octavo[grpc])", group="server", metavar="PORT"
+    )
     request_timeout: float | None = flag(
         "seconds after which a request is aborted (none)", group="server", metavar="SECONDS"
     )

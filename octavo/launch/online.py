@@ -9,6 +9,7 @@ dies fails the open requests, turns /health to 503 and ends the server with stat
 import asyncio
 import contextlib
 import errno
+import importlib.util
 import logging
 import os
 import signal
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import uvicorn
 
     from octavo.front.client.process import ProcessClient
+    from octavo.front.grpc.server import Server as GRPCServer
     from octavo.front.server.options import Options
     from octavo.wire.hello import Ready
 
@@ -59,6 +61,8 @@ def serve(args: ServeArgs, worker: str = WORKER) -> int:
     options = server_options(args)
     _keep_secret(args)
     listener = bind(args.host, DEFAULT_PORT if args.port is None else args.port)
+    if args.grpc_port:
+        _check_grpc(args, options)
     config = resolve(args, worker=worker)
 
     from octavo.front.client.process import ProcessClient
@@ -142,13 +146,25 @@ def _keep_secret(args: ServeArgs) -> None:
         os.environ.pop(name, None)
 
 
-def bind(host: str | None, port: int) -> socket.socket:
+def _check_grpc(args: ServeArgs, options: "Options") -> None:
+    """Raises ``ConfigError`` where gRPC cannot be served, before a model is loaded."""
+    if any(importlib.util.find_spec(name) is None for name in ("grpc", "grpc_health", "grpc_reflection")):
+        raise ConfigError("--grpc-port needs packages that are not installed: pip install 'octavo[grpc]'")
+    assert args.grpc_port is not None
+    bind(args.host, args.grpc_port, "--grpc-port").close()
+    if options.tls is not None:
+        from octavo.front.grpc.server import credentials
+
+        credentials(options.tls, refresh=False)
+
+
+def bind(host: str | None, port: int, flag: str = "--port") -> socket.socket:
     """A socket with the address, not listening yet: the port opens when the model is ready.
 
     ``host`` None: every address of the machine. Raises ``ConfigError`` where the address is used or is none.
     """
     if not 0 <= port < 1 << 16:
-        raise ConfigError(f"--port must be from 0 to 65535, got {port}")
+        raise ConfigError(f"{flag} must be from 0 to 65535, got {port}")
     if host is None:
         host, dual = ("::", True) if socket.has_dualstack_ipv6() else ("0.0.0.0", False)
     else:
@@ -167,7 +183,7 @@ def bind(host: str | None, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise ConfigError(f"{where} is in use by another program; choose another with --port") from None
+            raise ConfigError(f"{where} is in use by another program; choose another with {flag}") from None
         raise ConfigError(f"cannot listen on {where}: {error.strerror}") from None
     return listener
 
@@ -231,15 +247,30 @@ class _House:
         watch = None
         if context is not None and self.args.enable_ssl_refresh:
             watch = asyncio.ensure_future(self._refresh(context))
+        calls = None
         try:
+            if self.args.grpc_port:
+                calls = await self._serve_grpc(self.args.grpc_port)
             await server.serve(sockets=[self.listener])
         except OSError as error:
             raise ConfigError(f"cannot listen on {self._url()}: {error.strerror}") from None
         finally:
             if watch is not None:
                 watch.cancel()
+            if calls is not None:
+                if self._ending is not None:
+                    await self._ending  # calls get the time that HTTP's requests get
+                await calls.stop(FAREWELL)
             engine.close(FAREWELL)
         return self.status
+
+    async def _serve_grpc(self, port: int) -> "GRPCServer":
+        from octavo.front.grpc.server import Server
+
+        found = Server(self.service, self.options.write_timeout)
+        host = self.listener.getsockname()[0]
+        await found.start(host, port, self.options.tls, bool(self.args.enable_ssl_refresh))
+        return found
 
     def _announce(self, ready: "Ready") -> None:
         phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in ready.phases.items())

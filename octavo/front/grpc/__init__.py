@@ -1,0 +1,1 @@
+"""gRPC over the same engine: package ``vllm``, service ``Generate``. Needs the extra octavo[grpc]."""
