@@ -233,6 +233,15 @@ class ServeArgs(EngineArgs):
         metavar="SECONDS",
     )
     max_body_size: int | None = flag("largest request body, as 64MiB", group="server", metavar="BYTES", parse=count)
+    response_store_count: int | None = flag(
+        "responses of /v1/responses that are kept in memory (1024); 0: none", group="limits", metavar="N"
+    )
+    response_store_size: int | None = flag(
+        "bytes that they may take in all (256MiB)", group="limits", metavar="BYTES", parse=count
+    )
+    response_store_age: float | None = flag(
+        "seconds after which they are forgotten (86400)", group="limits", metavar="SECONDS"
+    )
     max_prompts: int | None = flag(
         "most prompts, and answers to them, of one request (1024)", group="limits", metavar="N"
     )

@@ -95,7 +95,8 @@ def server_options(args: ServeArgs) -> "Options":
     from octavo.front.server.options import MAX_PROMPTS, Options
 
     keys = read_keys(args.api_key, args.api_key_file, env.read("OCTAVO_API_KEY") or env.read("VLLM_API_KEY"))
-    for name in ("shutdown_timeout", "request_timeout", "timeout_keep_alive", "max_body_size"):
+    stores = ("response_store_count", "response_store_size", "response_store_age")
+    for name in ("shutdown_timeout", "request_timeout", "timeout_keep_alive", "max_body_size", *stores):
         value = getattr(args, name)
         if value is not None and value < 0:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 0, got {value}")
@@ -135,6 +136,9 @@ def server_options(args: ServeArgs) -> "Options":
         "log_requests": args.enable_log_requests,
         "docs": None if args.disable_fastapi_docs is None else not args.disable_fastapi_docs,
         "web_ui": not args.disable_web_ui,
+        "response_store_count": args.response_store_count,
+        "response_store_size": args.response_store_size,
+        "response_store_age": args.response_store_age,
     }
     return Options(api_keys=keys, **{name: value for name, value in said.items() if value is not None})
 

@@ -32,3 +32,7 @@ class Options:
     log_requests: bool = False
     docs: bool = True
     web_ui: bool = True
+    #: Responses that /v1/responses keeps (0: none), their bytes in all, and seconds until they are forgotten.
+    response_store_count: int = 1024
+    response_store_size: int = 256 << 20
+    response_store_age: float = 24 * 3600.0
