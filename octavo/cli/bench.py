@@ -85,6 +85,12 @@ def parser() -> Parser:
     front.add_argument("--chat", action="store_true", help="use the chat route")
     front.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
 
+    soak = kinds.add_parser("soak", help="many short requests, some given up, and faults; what is left afterwards")
+    soak.add_argument("--num-prompts", type=int, default=100_000, help="requests (100000)")
+    soak.add_argument("--connections", type=int, default=64, help="connections (64)")
+    soak.add_argument("--faults", action="store_true", help="malformed bodies, silent clients, killed processes")
+    soak.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
+
     for one in (throughput, latency, startup, serve):
         one.add_argument("--seed-prompts", type=int, default=0, help="seed of prompts and lengths (0)")
         one.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
@@ -95,9 +101,8 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run a benchmark; the exit status, 1 where requests failed. Raises ``ConfigError`` for what cannot be run."""
     args = parser().parse_args(argv)
-    run = {"throughput": _throughput, "latency": _latency, "startup": _startup, "serve": _serve, "front": _front}[
-        args.kind
-    ]
+    kinds = (_throughput, _latency, _startup, _serve, _front, _soak)
+    run = {kind.__name__[1:]: kind for kind in kinds}[args.kind]
     from octavo.bench import report
 
     for name, least in LEAST.items():
@@ -211,3 +216,13 @@ def _front(args: Namespace) -> list[dict[str, Any]]:
         records.append(front(load))
     print(report.table(records, columns))
     return records
+
+
+def _soak(args: Namespace) -> list[dict[str, Any]]:
+    from octavo.bench import report
+    from octavo.bench.soak import COLUMNS as columns
+    from octavo.bench.soak import SoakLoad, soak
+
+    record = soak(SoakLoad(requests=args.num_prompts, connections=args.connections, faults=args.faults))
+    print(report.table([record], columns))
+    return [record]

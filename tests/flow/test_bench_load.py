@@ -1,0 +1,19 @@
+"""`octavo bench front` and `soak`: small runs tell what they should."""
+
+from octavo.bench.front import FrontLoad, front
+from octavo.bench.soak import SoakLoad, soak
+
+
+def test_what_the_front_adds_is_measured():
+    record = front(FrontLoad(connections=4, rounds=2, outputs=24, step_ms=2.0))
+    assert record["tokens"] == 4 * 2 * 24
+    assert 0 < record["added_ms_p50"] <= record["added_ms_p99"] <= record["added_ms_max"]
+
+
+def test_a_small_soak_leaves_nothing():
+    record = soak(SoakLoad(requests=150, connections=8))
+    assert (record["done"] + record["given_up"], record["broken"], record["failed"]) == (150, 0, 0)
+    assert record["received"] == 150
+    assert record["balanced"]
+    assert record["at_rest"]
+    assert record["ended"]["aborted"] > 0
