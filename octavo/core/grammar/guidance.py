@@ -52,13 +52,17 @@ class Guidance:
     def build(self, text: str) -> "GuidanceTemplate":
         matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=LIMITS)
         if matcher.is_error():
-            raise BadRequest(prepare.sentence(matcher.get_error()), "structured_outputs")
-        grammar = GuidanceGrammar(matcher, self)
+            raise BadRequest(prepare.sentence(matcher.get_error()), prepare.PARAM)
+        template = GuidanceTemplate(matcher, self)
         bits = np.zeros(self.words, np.int32)
-        grammar.fill(bits)
+        try:
+            template.open().fill(bits)
+        except RuntimeError as error:
+            why = " or is too complex" if "TooComplex" in str(error) else ""
+            raise BadRequest(f"the grammar allows no text that ends{why}", prepare.PARAM) from None
         if not bits.any():
-            raise BadRequest("the grammar allows no text at all", "structured_outputs")
-        return GuidanceTemplate(matcher, self)
+            raise BadRequest("the grammar allows no text", prepare.PARAM)
+        return template
 
     def cut(self, text: bytes, limit: int) -> list[int]:
         return self._cuts(text, limit)

@@ -159,12 +159,16 @@ class Grammars(Generic[T]):
         """Masks for ``plan.masked``, whose followers these are; None (the request has just ended) allows everything."""
         if not len(plan.masked):
             return None
-        bits = np.zeros((len(plan.masked), self._words), np.int32)
-        for line, follower in zip(bits, followers, strict=True):
+        drafts = _drafts(plan) if len(plan.draft_tokens) else [[]] * len(plan.masked)
+        bits = np.zeros((len(drafts) + sum(map(len, drafts)), self._words), np.int32)
+        at = 0
+        for some, follower in zip(drafts, followers, strict=True):
+            lines = bits[at : at + 1 + len(some)]
+            at += len(lines)
             if follower is None:
-                line[:] = -1
+                lines[:] = -1
             else:
-                follower.fill(line)
+                follower.fill_window(lines, some)
         return GrammarMasks(plan.masked, bits)
 
     def close(self) -> None:
@@ -172,3 +176,12 @@ class Grammars(Generic[T]):
             self.compiler.close()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _drafts(plan: StepPlan) -> list[list[int]]:
+    """Of each of ``plan.masked``."""
+    ends = np.cumsum(plan.drafts)
+    return [
+        plan.draft_tokens[stop - count : stop].tolist()
+        for stop, count in zip(ends[plan.masked].tolist(), plan.drafts[plan.masked].tolist(), strict=True)
+    ]

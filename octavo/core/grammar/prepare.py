@@ -133,5 +133,7 @@ KINDS: dict[str, Callable[[GrammarRef], str]] = {
 
 def sentence(text: str) -> str:
     """An error of the library as one line, without the listing of the grammar."""
+    if "oneOf constraints are not supported" in text:
+        return "'oneOf' can be enforced only where its schemas visibly exclude one another; 'anyOf' may do"
     line = _PLACE.sub("", " ".join(_LISTING.sub("", text).split()))
     return line if len(line) <= 400 else line[:397] + "..."

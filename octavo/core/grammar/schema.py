@@ -6,6 +6,7 @@ Words of no draft are annotations, as the specification has it.
 """
 
 import json
+import re
 from typing import Any, TypeAlias
 
 from octavo.errors import BadRequest
@@ -15,6 +16,9 @@ PARAM = "structured_outputs"
 MAX_DEPTH = 64
 MAX_NODES = 100_000
 MAX_ENUM = 10_000
+#: Of lengths and counts; of numbers: what 64 bits hold.
+MAX_COUNT = 1_000_000
+MAX_BOUND = 2**63 - 1
 
 #: Keywords whose value is a schema, a list of schemas, or an object of schemas.
 _ONE = frozenset({"additionalProperties", "items"})
@@ -101,6 +105,26 @@ PLAIN = frozenset(
 )
 
 
+#: Formats that are enforced. The library's dates know no leap years and its times take seconds of 60.
+_MONTHS = "(0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8])"
+_YEAR = "([0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
+_LEAP = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
+_DATE = f"({_YEAR}-({_MONTHS})|{_LEAP}-02-29)"
+_HOUR = "([01][0-9]|2[0-3]):[0-5][0-9]"
+_TIME = f"{_HOUR}:[0-5][0-9](\\.[0-9]{{1,9}})?([Zz]|[+-]{_HOUR})"
+OWN_FORMATS = {"date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}[Tt]{_TIME}$"}
+FORMATS = (*OWN_FORMATS, "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid")
+#: Letters of escapes in strings. Not u: an escaped property name would pass as another one.
+ESCAPES = 'nrbtf\\"'
+#: Between the tokens of JSON: bounded, since a weak model can go on with spaces for ever.
+WHITESPACE = r"[ \t\r\n]{1,100}"
+#: Characters that only an escape with u could write.
+_UNSAYABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f]")
+#: Numbers that bound others.
+_BOUNDS = frozenset({"exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"})
+_COUNTS = frozenset({"maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"})
+
+
 def parse(text: str) -> Schema:
     """Raises ``BadRequest``."""
     try:
@@ -117,17 +141,17 @@ def _no_constant(name: str) -> Any:
 
 
 def write(value: Schema, whitespace: str | None = None, closed: bool = False) -> str:
-    """The schema as text for llguidance. ``whitespace`` and ``closed`` as in ``wire.GrammarRef``. Raises ``BadRequest``."""
+    """The schema as text for llguidance; ``whitespace`` and ``closed`` as in ``wire.GrammarRef``. Raises ``BadRequest``."""
     rewritten = Rewriter(closed).schema(value, "", 0)
     if rewritten is True:
         rewritten = {}
     if rewritten is False:
         raise BadRequest("the JSON schema is false, which nothing satisfies", PARAM)
-    if whitespace is not None:
-        options = {"whitespace_pattern": whitespace} if whitespace else {"whitespace_flexible": False}
-        rewritten = {**rewritten, "x-guidance": options}
+    options: dict[str, Any] = {"json_allowed_escapes": ESCAPES, "whitespace_pattern": whitespace or WHITESPACE}
+    if whitespace == "":
+        options = {"json_allowed_escapes": ESCAPES, "whitespace_flexible": False}
     try:
-        return json.dumps(rewritten, allow_nan=False)
+        return json.dumps({**rewritten, "x-guidance": options}, allow_nan=False)
     except ValueError:
         raise BadRequest("the JSON schema has a number that is too large", PARAM) from None
 
@@ -158,6 +182,8 @@ class Rewriter:
             if word in _MAP:
                 if not isinstance(inner, dict):
                     raise BadRequest(f"{word!r} must be an object{_at(where)}", PARAM)
+                if word == "properties":
+                    self._sayable(word, list(inner), where)
                 found[word] = {key: self.schema(one, f"{place}/{key[:40]}", depth + 1) for key, one in inner.items()}
             elif word in _LIST or (word == "items" and isinstance(inner, list)):
                 if not isinstance(inner, list) or not (inner or word == "items"):
@@ -169,22 +195,57 @@ class Rewriter:
                 if isinstance(value.get("items"), list):
                     found[word] = self.schema(inner, place, depth + 1)
             elif word in PLAIN:
-                self._plain(word, inner, where)
+                self._plain(word, inner, value, where)
                 found[word] = inner
         self._older(found, value, where)
+        if isinstance(found.get("format"), str) and found["format"] in OWN_FORMATS:
+            found.setdefault("allOf", []).append({"pattern": OWN_FORMATS[found.pop("format")]})
         if self._closed and found.keys() & {"properties", "patternProperties"}:
             found.setdefault("additionalProperties", False)
         return found
 
-    def _plain(self, word: str, inner: Any, where: str) -> None:
+    def _plain(self, word: str, inner: Any, value: dict[str, Any], where: str) -> None:
+        """Raises ``BadRequest`` for a value that would not be enforced."""
         if word == "$ref" and not (isinstance(inner, str) and inner.startswith("#")):
             raise BadRequest(
                 f"'$ref' must point into the schema itself, with '#', not to {str(inner)[:80]!r}{_at(where)}", PARAM
             )
-        if word == "enum" and isinstance(inner, list) and len(inner) > MAX_ENUM:
-            raise BadRequest(f"'enum' may hold at most {MAX_ENUM} values, got {len(inner)}{_at(where)}", PARAM)
         if word == "$id" and where:
             raise BadRequest(f"'$id' is supported at the root of a JSON schema only{_at(where)}", PARAM)
+        if word in ("const", "enum"):
+            self._sayable(word, inner, where)
+        if word == "format" and inner not in FORMATS:
+            raise BadRequest(
+                f"'format' {str(inner)[:40]!r} cannot be enforced; possible: {', '.join(FORMATS)}{_at(where)}", PARAM
+            )
+        if word in _COUNTS and not (_whole(inner) and 0 <= inner <= MAX_COUNT):
+            raise BadRequest(f"{word!r} must be a whole number from 0 to {MAX_COUNT}{_at(where)}", PARAM)
+        if word in _BOUNDS and not (isinstance(inner, (int, float)) and abs(inner) <= MAX_BOUND):
+            raise BadRequest(f"{word!r} must be a number of at most {MAX_BOUND}{_at(where)}", PARAM)
+        if word == "minProperties" and _whole(inner):
+            # A free property may come twice, and then counts once.
+            required = value.get("required")
+            if inner > 1 + (len(set(map(str, required))) if isinstance(required, list) else 0):
+                raise BadRequest(
+                    f"'minProperties' is enforced up to one more than there are 'required' ones{_at(where)}", PARAM
+                )
+
+    def _sayable(self, word: str, value: Any, where: str) -> None:
+        """Raises ``BadRequest`` for a fixed value that is too large, or that no answer can hold."""
+        if word == "enum" and isinstance(value, list) and len(value) > MAX_ENUM:
+            raise BadRequest(f"'enum' may hold at most {MAX_ENUM} values, got {len(value)}{_at(where)}", PARAM)
+        stack = [(value, 0)]
+        while stack:
+            one, depth = stack.pop()
+            self._nodes += 1
+            if self._nodes > MAX_NODES or depth > MAX_DEPTH:
+                raise BadRequest(f"{word!r} is too large{_at(where)}", PARAM)
+            if isinstance(one, str) and _UNSAYABLE.search(one):
+                raise BadRequest(f"{word!r} has a control character{_at(where)}", PARAM)
+            if isinstance(one, dict):
+                stack += [(part, depth + 1) for pair in one.items() for part in pair]
+            elif isinstance(one, list):
+                stack += [(part, depth + 1) for part in one]
 
     @staticmethod
     def _older(found: dict[str, Any], value: dict[str, Any], where: str) -> None:
@@ -197,11 +258,14 @@ class Rewriter:
                 found["prefixItems"] = items
             found["items"] = rest
         for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
-            if isinstance(found.get(exclusive), bool):  # draft 4
-                if found.pop(exclusive) and bound in found:
-                    found[exclusive] = found.pop(bound)
+            if isinstance(found.get(exclusive), bool) and found.pop(exclusive) and bound in found:  # draft 4
+                found[exclusive] = found.pop(bound)
         if "id" in value and isinstance(value["id"], str) and where and "$ref" in value:
             raise BadRequest(f"'id' beside '$ref' is not supported{_at(where)}", PARAM)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == int(value)
 
 
 def _says_nothing(word: str, inner: Any) -> bool:
