@@ -78,6 +78,17 @@ def test_scored_prompts_and_names(server):
         ({"token_ids": IDS, "sampling_params": {"n": 9}}, 400, "sampling_params.n"),
         ({"token_ids": IDS, "sampling_params": {"stop_token_ids": [VOCAB]}}, 400, "sampling_params.stop_token_ids"),
         ({"token_ids": IDS, "sampling_params": {"logprobs": 21}}, 400, "sampling_params.logprobs"),
+        ({"token_ids": IDS, "sampling_params": {"structured_outputs": {}}}, 400, "sampling_params.structured_outputs"),
+        (
+            {"token_ids": IDS, "sampling_params": {"structured_outputs": {"jsn": {}}}},
+            400,
+            "sampling_params.structured_outputs",
+        ),
+        (
+            {"token_ids": IDS, "sampling_params": {"structured_outputs": {"regex": "a", "after": ["x"]}}},
+            400,
+            "sampling_params.structured_outputs.after",
+        ),
         ({"token_ids": IDS, "sampling_params": []}, 400, "sampling_params"),
         ({"token_ids": IDS, "features": {"mm_hashes": {}}}, 501, "features"),
         ({"token_ids": IDS, "kv_transfer_params": {"do_remote_prefill": True}}, 501, "kv_transfer_params"),
@@ -103,3 +114,10 @@ def test_fields_that_ask_for_nothing_are_taken(server):
     sampling = {"max_tokens": 1, "extra_args": None, "output_kind": 2, "logits_processors": None, "best_of": None}
     body = {"token_ids": IDS, "sampling_params": sampling, "features": None, "kv_transfer_params": None}
     assert server.post(PATH, body)[0] == 200
+
+
+def test_structured_outputs(server):
+    body = {"token_ids": IDS, "sampling_params": {"max_tokens": 20, "structured_outputs": {"choice": ["red", "blue"]}}}
+    (choice,) = server.post(PATH, body)[1]["choices"]
+    text = server.post("/detokenize", {"tokens": choice["token_ids"]})[1]["prompt"]
+    assert text.removesuffix("<|end|>") in ("red", "blue")

@@ -1,17 +1,19 @@
 """SamplingParams as JSON: what /inference/v1/generate reads, and what the render routes write for it."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import Field, fields
 from typing import Any
 
 import msgspec
 
 from octavo.common.words import nearest
 from octavo.errors import BadRequest
-from octavo.params import RequestOutputKind, SamplingParams
+from octavo.params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
 #: Fields that are the server's own to choose.
 _OURS = ("output_kind", "detokenize", "extra_args")
+_STRUCTURE = tuple(spec.name for spec in fields(StructuredOutputsParams))
+_MOST_AFTER = 64
 _KNOWN: dict[str, Field] = {spec.name: spec for spec in fields(SamplingParams) if spec.name not in _OURS}
 
 
@@ -26,6 +28,8 @@ def read(given: Mapping[str, Any], defaults: Mapping[str, Any], stream: bool) ->
             raise BadRequest(f"sampling_params has no field {name[:80]!r}{nearest(name, _KNOWN)}", _path(name[:80]))
     kind = RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY
     try:
+        if (asked := said.get("structured_outputs")) is not None:
+            said["structured_outputs"] = _structure(asked)
         values = {"max_tokens": None, **defaults, **said}
         return SamplingParams(**values, output_kind=kind, detokenize=bool(said.get("stop")))
     except BadRequest as error:
@@ -34,17 +38,31 @@ def read(given: Mapping[str, Any], defaults: Mapping[str, Any], stream: bool) ->
 
 def write(params: SamplingParams, max_tokens: int) -> dict[str, Any]:
     """``params`` as JSON that ``read`` takes; nothing of it depends on the reader's defaults."""
-    found = {
-        name: value
-        for name, spec in _KNOWN.items()
-        if (value := getattr(params, name)) is not None and (value != [] or spec.default is MISSING)
-    }
+    found = {name: value for name in _KNOWN if (value := getattr(params, name)) not in (None, [])}
+    if params.structured_outputs is not None:
+        asked = {name: getattr(params.structured_outputs, name) for name in _STRUCTURE}
+        found["structured_outputs"] = {name: value for name, value in asked.items() if value not in (None, False, ())}
     return msgspec.to_builtins(found | {"max_tokens": max_tokens}, str_keys=True)
+
+
+def _structure(given: Any) -> StructuredOutputsParams:
+    """Of a JSON object, those included that only a render route writes: ``lark`` and ``after``."""
+    param = "structured_outputs"
+    if not isinstance(given, Mapping):
+        raise BadRequest("structured_outputs must be an object", param)
+    said = {name: value for name, value in given.items() if name in _STRUCTURE}
+    for name, value in given.items():
+        if name not in _STRUCTURE and value not in (None, False):
+            raise BadRequest(f"structured_outputs has no field {name[:80]!r}{nearest(name, _STRUCTURE)}", param)
+    after = said.get("after") or ()
+    if not isinstance(after, (list, tuple)) or len(after) > _MOST_AFTER or not all(type(one) is int for one in after):
+        raise BadRequest(f"after must be a list of at most {_MOST_AFTER} token ids", f"{param}.after")
+    return StructuredOutputsParams(**said | {"after": tuple(after)})
 
 
 def place(param: str | None) -> str | None:
     """Where a field of ``Intake.admit``'s errors stands in the body."""
-    return "token_ids" if param == "prompt" else _path(param) if param in _KNOWN else param
+    return "token_ids" if param == "prompt" else _path(param) if (param or "").partition(".")[0] in _KNOWN else param
 
 
 def _path(name: str | None) -> str:
