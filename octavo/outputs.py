@@ -1,5 +1,6 @@
 """What a finished or growing request looks like to the caller. The field names are those of vLLM."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -36,6 +37,8 @@ class CompletionOutput:
 
     ``text`` and ``token_ids`` are the whole answer so far, or, for ``output_kind=DELTA``, what is new.
     ``stop_reason`` is the matched stop string or stop token id, None for end-of-sequence or length.
+    ``marks``: with ``skip_special_tokens=False``, (offset in ``text`` in characters, id) of every added token in it,
+    in order: what tells a special token from text that only looks like one.
     """
 
     index: int
@@ -45,6 +48,7 @@ class CompletionOutput:
     logprobs: list[PositionLogprobs] | None = None
     finish_reason: FinishReasonName | None = None
     stop_reason: int | str | None = None
+    marks: Sequence[tuple[int, int]] = ()
 
     def finished(self) -> bool:
         return self.finish_reason is not None

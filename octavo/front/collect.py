@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from octavo.front.detokenize import Incremental, detokenizer
+from octavo.front.detokenize import Incremental, Marker, detokenizer
 from octavo.front.logprobs import LogprobReader
 from octavo.front.stop import Stop
 from octavo.front.tokenizers.base import Tokenizer
@@ -18,8 +18,8 @@ class Answer:
     """
 
     __slots__ = (
-        "_detokenizer", "_finish", "_ids", "_kind", "_logprobs", "_min_tokens", "_news", "_reader", "_stop",
-        "_stop_reason", "_text", "_whole_stop", "count", "index", "told_at",
+        "_detokenizer", "_finish", "_ids", "_kind", "_logprobs", "_marker", "_marks", "_min_tokens", "_news", "_reader",
+        "_stop", "_stop_reason", "_taken", "_text", "_whole_stop", "count", "index", "told_at",
     )  # fmt: skip
 
     def __init__(self, index: int, params: SamplingParams, tokenizer: Tokenizer | None, prompt: Sequence[int]):
@@ -34,6 +34,9 @@ class Answer:
             self._detokenizer = detokenizer(
                 text, prompt, params.skip_special_tokens, params.spaces_between_special_tokens
             )
+        self._marker: Marker | None = None
+        if text is not None and self._detokenizer is not None and not params.skip_special_tokens:
+            self._detokenizer = self._marker = Marker(self._detokenizer, text)
         self._stop = Stop(params.stop, params.include_stop_str_in_output) if params.stop else None
         self._whole_stop = params.include_stop_str_in_output
         self._min_tokens = params.min_tokens
@@ -44,6 +47,9 @@ class Answer:
             self._reader = LogprobReader(text, prompt, 0)
         self._kind = params.output_kind
         self._text: list[str] = []
+        #: Characters that earlier outputs told.
+        self._taken = 0
+        self._marks: list[tuple[int, int]] = []
         self._ids: list[int] = []
         self._logprobs: list[PositionLogprobs] = []
         self._finish: FinishReasonName | None = None
@@ -116,18 +122,35 @@ class Answer:
     def _output(self, clear: bool) -> CompletionOutput:
         if len(self._text) > 1:
             self._text = ["".join(self._text)]
+        text = self._text[0] if self._text else ""
         output = CompletionOutput(
             self.index,
-            self._text[0] if self._text else "",
+            text,
             self._ids if clear or self._finish else list(self._ids),
             None if self._reader is None else self._reader.cumulative,
             None if self._reader is None else self._logprobs if clear else list(self._logprobs),
             self._finish,
             self._stop_reason,
         )
+        if self._marker is not None:
+            output.marks = self._marked(text, clear)
         if clear:
+            self._taken += len(text)
             self._text, self._ids, self._logprobs = [], [], []
         return output
+
+    def _marked(self, text: str, clear: bool) -> list[tuple[int, int]]:
+        """Marks in ``text``. That of a token whose text a stop string holds back comes with its first character."""
+        assert self._marker is not None
+        self._marks += self._marker.marks
+        self._marker.marks = []
+        end = self._taken + len(text)
+        # One that has no text, at the very end, is behind it.
+        count = sum(at < end for at, _ in self._marks)
+        found = [(at - self._taken, token) for at, token in self._marks[:count]]
+        if clear:
+            del self._marks[:count]
+        return found
 
     def _read(self, ids: list[int]) -> int:
         """Text of ``ids``; how many of them the answer keeps."""

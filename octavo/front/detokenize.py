@@ -38,6 +38,36 @@ def detokenizer(
     return Detokenizer(tokenizer, prompt, skip_special_tokens)
 
 
+class Marker:
+    """Where in an answer's text its added tokens stand. ``marks``: (offset in characters from the front, id), in order,
+    of those that were pushed; whoever reads them takes them out."""
+
+    __slots__ = ("_added", "_inner", "_length", "_text_of", "marks")
+
+    def __init__(self, inner: Incremental, tokenizer: Tokenizer):
+        self._inner, self._added, self._text_of = inner, tokenizer.added_ids, tokenizer.token
+        self._length = 0
+        self.marks: list[tuple[int, int]] = []
+
+    def push(self, ids: Sequence[int]) -> str:
+        if self._added.isdisjoint(ids):
+            text = self._inner.push(ids)
+            self._length += len(text)
+            return text
+        return "".join([self._one(token) for token in ids])
+
+    def _one(self, token: int) -> str:
+        text = self._inner.push((token,))
+        before, self._length = self._length, self._length + len(text)
+        if token in self._added:
+            # Its text is the last of what came: in front there may be a character that was never finished.
+            self.marks.append((max(self._length - len(self._text_of(token) or ""), before), token))
+        return text
+
+    def flush(self) -> str:
+        return self._inner.flush()
+
+
 def split_utf8(data: bytes) -> tuple[str, bytes]:
     """The whole characters of ``data`` (U+FFFD for what can be none), and the bytes of one that may yet be whole."""
     text, used = codecs.utf_8_decode(data, "replace", False)

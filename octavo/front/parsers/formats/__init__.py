@@ -1,0 +1,1 @@
+"""Formats: one file a family, data only."""

@@ -1,0 +1,495 @@
+"""ParserStream: the text of one answer to reasoning, content and calls, as it comes."""
+
+from collections.abc import Sequence
+
+from octavo.front.parsers.arguments import Reader, TagWriter, reader
+from octavo.front.parsers.calls import Calls
+from octavo.front.parsers.events import Event, Kind, merged
+from octavo.front.parsers.spec import AFTER, ARGS, BETWEEN, VALUE, Role, Tags, To
+from octavo.front.parsers.table import RAW, State, Table
+
+#: Characters of a name, a key or a header.
+_HEAD = 512
+#: White space behind what may be a value's end.
+_SPACE = 64
+
+#: Roles of states that are no part of a call's markup, and with them those that can only begin one.
+_PLAIN = (Role.CONTENT, Role.REASONING, Role.BETWEEN)
+_OUTSIDE = (*_PLAIN, Role.WRAP, Role.NAME)
+
+
+class ParserStream:
+    """One answer. ``feed`` it what the detokenizer tells, ``finish`` it once.
+
+    What it tells does not depend on how the text was cut. Markup that turns out to be no call (no name, no JSON) is
+    content as it was written; a call whose arguments go wrong or stop ends where they do.
+
+    ``begin``: the state of its first character. ``reasoning`` False: reasoning is read and not told. ``keep``: special
+    tokens that the format does not know are content instead of nothing.
+    """
+
+    def __init__(self, table: Table, calls: Calls, begin: str, *, reasoning: bool = True, keep: bool = False):
+        self._table, self._calls = table, calls
+        self._events = calls.events
+        self._tell_reasoning, self._keep = reasoning, keep
+        self._state: State = table.states[begin]
+        self._held = ""
+        #: The last character read, "\n" at the beginning and behind a marker.
+        self._last = "\n"
+        #: Characters still to come of a special token's text.
+        self._swallow = 0
+        #: White space of content that is told once something other than a call follows.
+        self._space: list[str] = []
+        #: What is dropped from the front of content: line breaks behind reasoning, space behind a call.
+        self._strip = ""
+        #: Neither content but space nor a call was told yet; content was told.
+        self._blank, self._told = True, False
+        #: Everything since the markup of a call began whose name is not known yet.
+        self._raw: list[str] | None = None
+        self._head: list[str] = []
+        self._head_size = 0
+        self._after: list[str] = []
+        self._reader: Reader | None = None
+        self._tags: TagWriter | None = None
+        think = table.spec.think
+        self._think_end, self._think_label = (think.end, think.label) if think is not None else ("", "")
+        self._label = self._think_label
+        self._trailing: list[str] = []
+        self._ids: list[int] = []
+        #: Tokens told in reasoning, markers not counted.
+        self.reasoning_tokens = 0
+        #: A call was cut short or could not be read to its end.
+        self.truncated = False
+        self.finished = False
+
+    @property
+    def calls(self) -> int:
+        """Calls begun so far."""
+        return self._calls.count
+
+    @property
+    def reasoning_over(self) -> bool:
+        """Whether what comes is outside of reasoning."""
+        return self._state.role is not Role.REASONING
+
+    def feed(self, text: str, marks: Sequence[tuple[int, int]] = (), tokens: int | Sequence[int] = ()) -> list[Event]:
+        """``marks``: (offset in ``text``, id) of every added token in it, in order. ``tokens``: the ids that came, for
+        ``reasoning_tokens``, exact however they are cut; or their number, exact for one at a time."""
+        assert not self.finished
+        before = self._state.role
+        if not isinstance(tokens, int):
+            self._ids += tokens
+        at = min(self._swallow, len(text))
+        self._swallow -= at
+        for offset, token in marks:
+            literal = self._table.added.get(token)
+            if literal is None:
+                continue
+            if offset > at:
+                self._text(text[at:offset])
+                at = offset
+            self._count(token)
+            self._special(literal)
+            rest = text[offset : offset + len(literal)]
+            if literal.startswith(rest):
+                at = offset + len(rest)
+                self._swallow = len(literal) - len(rest)
+        if at < len(text):
+            self._text(text[at:] if at else text)
+        self._count(None)
+        if isinstance(tokens, int) and before is Role.REASONING:
+            self.reasoning_tokens += tokens - (self._state.role is not Role.REASONING)
+        return self._news()
+
+    def finish(self, stopped: bool = False) -> list[Event]:
+        """What was held back. ``stopped``: the model ended the answer itself, so that a call whose values are all there
+        is whole even without its last marker. Never raises."""
+        if self.finished:
+            return []
+        held, role = self._held, self._state.role
+        if role in (Role.VALUE, Role.KEY, Role.ARGS, Role.AFTER) and not self._inside:
+            self._held = ""  # the beginning of a marker, of a call that was cut
+            self._note(held)
+        self._text("", last=True)
+        self._end(stopped)
+        self.finished = True
+        self._ids.clear()
+        return self._news()
+
+    def _news(self) -> list[Event]:
+        if not self._events:
+            return []
+        found = merged(self._events)
+        self._events.clear()
+        return found
+
+    # Reading.
+
+    def _text(self, text: str, last: bool = False) -> None:
+        """Ordinary text. ``last``: what may be the beginning of a marker is none, since nothing comes behind it."""
+        if self._held:
+            text, self._held = self._held + text, ""
+        at = 0
+        while at < len(text):
+            state = self._state
+            end, marker = len(text), ""
+            if state.lexicon is not None:
+                end, marker = state.lexicon.find(text, at, last)
+            if end > at:
+                chunk = text[at:end] if at or end < len(text) else text
+                used = self._data(chunk)
+                at += used
+                self._last = text[at - 1] if used else self._last
+                if used < len(chunk) or self._state is not state:
+                    continue  # the rest is another state's
+            if not marker:
+                self._held = text[at:]
+                return
+            if not self._counts(marker):
+                used = self._data(text[at])
+                at += used
+                self._last = text[at - 1] if used else self._last
+            elif marker in state.marks:
+                self._quote(marker)
+                at += len(marker)
+            else:
+                to = state.row[marker]
+                at += 0 if to.keep else len(marker)
+                self._go(to, marker)
+
+    def _counts(self, marker: str) -> bool:
+        """Whether a marker that is text, and stands next, is one here."""
+        state = self._state
+        if marker in state.marks:
+            return self._quotes(marker)
+        to = state.row[marker]
+        return not (self._inside or (to.line and self._last != "\n") or (to.first and not self._blank))
+
+    @property
+    def _inside(self) -> bool:
+        """In a string of arguments: markers are data."""
+        return self._state.role is Role.ARGS and self._reader is not None and self._reader.inside
+
+    def _quotes(self, literal: str) -> bool:
+        return literal in self._state.marks and self._reader is not None and self._reader.quotes(literal)
+
+    def _quote(self, literal: str) -> None:
+        assert self._reader is not None
+        self._reader.mark(literal)
+        self._note(literal)
+
+    def _special(self, literal: str) -> None:
+        """A special token."""
+        if self._held:
+            self._text("", last=True)
+        if self._state.role is Role.AFTER and literal in self._table.named and literal not in self._state.row:
+            self._reopen()
+        state = self._state
+        if literal not in self._table.named:
+            if self._keep and state.role in (Role.CONTENT, Role.REASONING, Role.BETWEEN):
+                self._plain(literal)
+            return
+        if self._quotes(literal):
+            self._quote(literal)
+            return
+        to = state.row.get(literal)
+        if to is None or (to.first and not self._blank) or self._inside:
+            self._plain(literal)
+            return
+        self._go(to, literal)
+        if to.keep:
+            self._plain(literal)
+
+    def _plain(self, text: str) -> None:
+        """A special token that is data here."""
+        at = 0
+        while at < len(text):
+            at += self._data(text[at:])
+        self._last = text[-1:]
+
+    def _data(self, text: str) -> int:
+        """Text without markers, by the role of the state. How much of it was used before the state changed."""
+        state = self._state
+        role = state.role
+        if role in (Role.CONTENT, Role.BETWEEN):
+            self._content(text)
+        elif role is Role.REASONING:
+            self._reasoning(text)
+        elif role is Role.ARGS:
+            return self._arguments(text)
+        elif role is Role.VALUE:
+            assert self._tags is not None
+            self._tags.value(text)
+        elif role in (Role.NAME, Role.KEY):
+            self._header(text)
+        elif role is Role.WRAP:
+            self._note(text)
+            if not text.isspace():
+                self._degrade()
+        elif role is Role.AFTER:
+            return self._behind(text)
+        else:
+            self._note(text)
+        return len(text)
+
+    def _go(self, to: To, marker: str) -> None:
+        """Follow ``marker`` to another state, doing what leaving the old one and entering the new one mean."""
+        old, new = self._state, self._table.states[to.state]
+        if old.name == RAW and new.role is Role.CONTENT and marker != self._think_end:
+            self._content(marker)
+            self._state, self._last = new, marker[-1]
+            return
+        self._last = "\n"
+        if old.role is Role.REASONING and new.role is not Role.REASONING:
+            self._trailing, self._strip = [], "\r\n"
+        if old.role is Role.NAME and self._named(new, marker):
+            return
+        self._leave_tag(old, new)
+        if new.role in _OUTSIDE and (old.role is not Role.WRAP or new.role in _PLAIN):
+            if self._calls.is_open:
+                self._close_call()
+            elif self._raw is not None:
+                # Markup that came to no call. What begins the next is part of that.
+                self._degrade(marker if new.role in _PLAIN else "")
+            self._reader = None
+        self._enter(new, "" if to.keep else marker)
+
+    def _leave_tag(self, old: State, new: State) -> None:
+        if self._tags is None:
+            return
+        if old.role is Role.KEY and new.role in (Role.VALUE, Role.DROP):
+            self._tags.key("".join(self._head))
+        elif (old.role is Role.VALUE and new.name != AFTER) or old.role is Role.AFTER:
+            self._tags.close()
+            self._after = []
+
+    def _enter(self, new: State, marker: str) -> None:
+        """Be in ``new``, by way of ``marker``."""
+        if self._raw is None and not self._calls.is_open and new.role not in _PLAIN:
+            self._raw = []
+        self._note(marker)
+        if new.role in (Role.NAME, Role.KEY):
+            self._head, self._head_size = [], 0
+        elif new.name == AFTER:
+            self._after = [marker]
+        elif new.role is Role.ARGS and self._reader is None and self._tags is None:
+            assert new.style is not None
+            assert not isinstance(new.style, Tags)
+            self._reader = reader(new.style, self._calls, "")
+        elif new.role is Role.REASONING and self._state.role is not Role.REASONING:
+            self._label = self._think_label
+            if self._told:
+                self._events += [Event(Kind.CONTENT, piece) for piece in self._space]
+            self._space = []
+        self._state = new
+
+    # Calls.
+
+    def _named(self, new: State, marker: str) -> bool:
+        """A header is over. True where that has led to another state already."""
+        head = self._table.spec.header("".join(self._head))
+        self._head, self._head_size = [], 0
+        if head.state:
+            self._raw = None
+            self._enter(self._table.states[head.state], marker)
+            return True
+        if not head.name:
+            if new.role in _PLAIN or new.role not in _OUTSIDE:
+                self._degrade(marker)
+                self._state = new if new.role is Role.CONTENT else self._state
+                return True
+            return False
+        self._began()
+        self._calls.open(head.name, head.id)
+        style = new.style or self._table.spec.args.get(ARGS)
+        if isinstance(style, Tags):
+            self._tags = TagWriter(self._calls, head.name, style)
+        elif style is not None:
+            self._reader = reader(style, self._calls, head.name)
+        return False
+
+    def _began(self) -> None:
+        """A call is sure: what was kept in case it was none is forgotten."""
+        self._raw = None
+        self._space, self._blank = [], False
+        if not self._told:
+            self._strip = " \t\r\n"
+
+    def _close_call(self, whole: bool = False) -> None:
+        if self._tags is not None:
+            self._tags.end()
+        elif self._reader is not None and not whole and not self._reader.end():
+            self.truncated = True
+        self._calls.close()
+        self._reader = self._tags = None
+
+    def _degrade(self, marker: str = "") -> None:
+        """What looked like a call is none: it is content as it was written, with ``marker`` behind it."""
+        raw, self._raw, self._reader = self._raw or [], None, None
+        self._content("".join(raw) + marker)
+        self._state = self._table.states[RAW]
+
+    def _note(self, text: str) -> None:
+        if self._raw is not None:
+            self._raw.append(text)
+
+    def _header(self, text: str) -> None:
+        self._note(text)
+        self._head.append(text)
+        self._head_size += len(text)
+        if self._head_size <= _HEAD:
+            return
+        self._head = []
+        if self._state.role is Role.NAME:
+            self._degrade()
+        else:
+            self._break(self._table.states[ARGS])
+
+    def _break(self, state: State) -> None:
+        """The arguments, in ``state``, cannot be read further: the call ends here."""
+        self.truncated = True
+        self._calls.close()
+        self._reader = self._tags = None
+        self._state = self._table.states[state.broken]
+
+    def _arguments(self, text: str) -> int:
+        if self._reader is None:
+            return len(text)  # between tags
+        state, count = self._state, self._calls.count
+        used = self._reader.take(text)
+        if self._calls.count > count:
+            self._began()
+        self._note(text[:used])
+        if self._reader.broken:
+            if self._raw is None:
+                self._break(state)
+            else:
+                self._degrade()
+        elif self._reader.done:
+            if self._raw is not None:
+                self._degrade()
+            else:
+                self._close_call(whole=True)
+                self._state = self._table.states[BETWEEN]
+        return used
+
+    def _behind(self, text: str) -> int:
+        """What stands behind what looks like a value's end."""
+        if not text.isspace():
+            self._reopen()
+            return 0
+        self._after.append(text)
+        if sum(map(len, self._after)) > _SPACE:
+            assert self._tags is not None
+            self._tags.close()
+            self._after = []
+            self._state = self._table.states[ARGS]
+        return len(text)
+
+    def _reopen(self) -> None:
+        """It was data."""
+        assert self._tags is not None
+        self._state = self._table.states[VALUE]
+        for piece in self._after:
+            self._tags.value(piece)
+            self._last = piece[-1]
+        self._after = []
+
+    # Telling.
+
+    def _content(self, text: str) -> None:
+        if self._strip:
+            text = text.lstrip(self._strip)
+            if not text:
+                return
+            self._strip = ""
+        body = text.rstrip()
+        if body:
+            self._blank, self._told = False, True
+            self._events += [Event(Kind.CONTENT, piece) for piece in (*self._space, body)]
+            self._space = []
+        if len(body) < len(text):
+            self._space.append(text[len(body) :])
+
+    def _reasoning(self, text: str) -> None:
+        if not self._tell_reasoning:
+            return None
+        think = self._table.spec.think
+        if self._label:
+            return self._unlabel(text)
+        if think is None or not think.trim:
+            self._events.append(Event(Kind.REASONING, text))
+            return None
+        body = text.rstrip()
+        if body:
+            self._events += [Event(Kind.REASONING, piece) for piece in (*self._trailing, body)]
+            self._trailing = []
+        if len(body) < len(text):
+            self._trailing.append(text[len(body) :])
+        return None
+
+    def _unlabel(self, text: str) -> None:
+        """Drop the word of the format that stands first in reasoning, however it is cut."""
+        self._trailing.append(text)
+        text, label = "".join(self._trailing), self._label
+        if label.startswith(text) and text != label:
+            return
+        self._trailing, self._label = [], ""
+        self._reasoning(text.removeprefix(label))
+
+    def _end(self, stopped: bool) -> None:
+        role = self._state.role
+        if role is Role.REASONING:
+            rest, self._trailing, self._label = "".join(self._trailing), [], ""
+            if rest and self._tell_reasoning:
+                self._events.append(Event(Kind.REASONING, rest))
+            return
+        if role is Role.AFTER:
+            assert self._tags is not None
+            self._tags.close()
+        if self._raw is not None:
+            self._end_unnamed(stopped)
+        if self._calls.is_open:
+            self._end_call(stopped, role)
+        elif not self._calls.count:
+            self._events += [Event(Kind.CONTENT, piece) for piece in self._space]
+
+    def _end_unnamed(self, stopped: bool) -> None:
+        """The answer ended before a call's name did."""
+        state = self._state
+        ends = [self._table.states[to.state] for to in state.row.values()]
+        closing = next((one for one in ends if one.role in _PLAIN), None)
+        if stopped and state.role is Role.NAME and closing is not None and "".join(self._head).strip():
+            self._named(closing, "")
+            if self._calls.is_open:
+                self._close_call()
+        if self._raw is not None:
+            self._degrade()
+
+    def _end_call(self, stopped: bool, role: Role) -> None:
+        if self._tags is not None:
+            if stopped and role is Role.VALUE:
+                self._tags.close()
+            if stopped and role in (Role.VALUE, Role.AFTER, Role.ARGS):
+                self._close_call()
+                return
+        elif self._reader is not None and (stopped or self._calls.wrote) and self._reader.end():
+            self._close_call(whole=True)
+            return
+        self.truncated = True
+
+    # Counting.
+
+    def _count(self, until: int | None) -> None:
+        """Attribute the tokens that came to the state: those before the id ``until``, or before the next one whose mark
+        has not come yet."""
+        ids, added = self._ids, self._table.added
+        if not ids:
+            return
+        if until is None:
+            end = next((i for i, token in enumerate(ids) if token in added), len(ids))
+        else:
+            end = ids.index(until) if until in ids else 0
+        if self._state.role is Role.REASONING:
+            self.reasoning_tokens += end
+        del ids[: end + (until is not None and end < len(ids))]
