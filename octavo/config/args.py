@@ -166,6 +166,13 @@ class EngineArgs:
         "who runs first: first come, or lowest priority number", group="schedule", choices=("fcfs", "priority")
     )
     async_scheduling: bool | None = flag("plan a step while the one before it runs", group="schedule")
+    speculative_config: dict | None = flag(
+        'guess tokens and verify several in one step: {"method": "ngram", "num_speculative_tokens": 4, '
+        '"prompt_lookup_min": 2, "prompt_lookup_max": 4}; method grammar guesses only what a grammar forces',
+        group="schedule",
+        metavar="JSON",
+        parse=mapping,
+    )
     step_timeout: float | None = flag(
         "seconds after which a step that makes no progress is reported as stuck", group="schedule", metavar="SECONDS"
     )
