@@ -53,6 +53,17 @@ class CacheSection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Speculation:
+    """Drafts that a step verifies, at most ``tokens`` a row. ``method``: "grammar", what a request's grammar leaves no
+    choice about; "ngram", that and else what followed when the last ``longest`` to ``shortest`` tokens came before."""
+
+    method: str
+    tokens: int
+    shortest: int = 5
+    longest: int = 5
+
+
+@dataclass(frozen=True, kw_only=True)
 class ScheduleSection:
     """``max_model_len``: longest prompt plus output; None: the model's, cut to what fits. ``max_num_seqs``: rows.
     ``max_num_batched_tokens``: tokens a step. ``long_prefill_token_threshold``: most tokens of one prompt a step (0:
@@ -60,7 +71,7 @@ class ScheduleSection:
     ``max_waiting_tokens``: prompt tokens that may wait to be computed, ``max_waiting_time``: seconds that a request may
     queue (each 0: no limit).
     ``burst``: decode steps launched from one plan while nobody waits (1: none). ``step_timeout``: seconds after which a
-    step without progress is reported."""
+    step without progress is reported. ``speculation``: None for no drafts."""
 
     max_model_len: int | None = None
     max_num_seqs: int = 64
@@ -73,6 +84,7 @@ class ScheduleSection:
     max_waiting_time: float = 0.0
     burst: int = 1
     step_timeout: float = 120.0
+    speculation: Speculation | None = None
 
     @property
     def rows(self) -> int:

@@ -21,9 +21,11 @@ from octavo.config.engine import (
     EngineConfig,
     ModelSection,
     ScheduleSection,
+    Speculation,
     TextSection,
 )
 from octavo.config.facts import ModelFacts
+from octavo.config.speculation import speculation_of
 from octavo.errors import BadRequest, ConfigError
 from octavo.params import MAX_STOP_STRINGS, SamplingParams
 
@@ -440,3 +442,17 @@ def step_timeout(facts: Facts) -> tuple[float, str]:
     if facts.args.step_timeout is not None and facts.args.step_timeout <= 0:
         raise ConfigError(f"--step-timeout must be over 0 seconds, got {facts.args.step_timeout}")
     return _said(facts.args.step_timeout, 120.0, "default")
+
+
+@decides("schedule.speculation")
+def speculation(facts: Facts) -> tuple[Speculation | None, str]:
+    asked = facts.args.speculative_config
+    if asked is None:
+        return None, "default"
+    found = speculation_of(asked)
+    if facts.args.async_scheduling:
+        raise ConfigError(
+            "--speculative-config needs --no-async-scheduling: who guesses must know the last token of a request, and"
+            " an asynchronous step is planned before it is known"
+        )
+    return found, ASKED

@@ -76,6 +76,15 @@ def expected(
     return tokens[len(prompt) :]
 
 
+def cut(plan: StepPlan) -> tuple[list[list[int]], list[list[int]]]:
+    """Of each row of a plan the known tokens and the drafts."""
+
+    def split(tokens: Ints, counts: Ints) -> list[list[int]]:
+        return [part.tolist() for part in np.split(tokens, np.cumsum(counts)[:-1])] if len(counts) else []
+
+    return split(plan.chunk, plan.known), split(plan.draft_tokens, plan.drafts)
+
+
 @dataclass
 class Row:
     """What a device keeps for a row."""
@@ -122,7 +131,7 @@ class FakeOptions:
     ``windows``: one KV group each (None looks at everything). ``latency``: seconds a step takes on the device, one
     after another. ``memory``: bytes for pages; a token takes 4 a slot. ``strict``: model pages and check
     plans; else tokens are a hash of (seed, position), at the speed of numpy. ``hang``: seconds that the first step
-    blocks. ``boot_error``: what ``hello`` complains of.
+    blocks. ``boot_error``: what ``hello`` complains of. ``drafts``: most drafts of a row that it verifies, if strict.
     """
 
     vocab: int = 97
@@ -135,6 +144,7 @@ class FakeOptions:
     hang: float = 0.0
     boot_error: str = ""
     adapters: int = 0
+    drafts: int = 0
 
 
 class FakeWorker:
@@ -180,7 +190,7 @@ class FakeWorker:
             o.memory,
             1 << 20,
             1 << 20,
-            Limits(adapters=o.adapters),
+            Limits(adapters=o.adapters, drafts=o.drafts),
             {"attention": "fake"},
         )
 
@@ -276,7 +286,12 @@ class FakeWorker:
         assert plan.kind == kind
         assert plan.repeat == 1 or kind == Kind.DECODE
         assert (plan.known[pieces] == plan.takes[pieces]).all()
-        assert (plan.takes[~pieces] == 1).all()
+        assert (plan.takes[~pieces] == 1 + plan.drafts[~pieces]).all()
+        assert plan.samples[plan.drafts > 0].all()
+        assert 0 <= plan.drafts.min(initial=0) <= plan.drafts.max(initial=0) <= self.options.drafts
+        assert len(plan.draft_tokens) == plan.drafts.sum()
+        assert (np.diff((plan.drafts > 0) + 2 * pieces) >= 0).all(), "rows with drafts stand between the others"
+        assert plan.repeat == 1 or not len(plan.draft_tokens)
 
     def _break(self, plan: StepPlan) -> None:
         for new in plan.new:
@@ -331,12 +346,8 @@ class FakeWorker:
             self._values[group, slot] = value
 
     def _compute(self, plan: StepPlan, part: int = 0) -> list[PromptLogprobs]:
-        at = 0
         prompt = []
-        for index, number in enumerate(plan.rows.tolist()):
-            known = int(plan.known[index])
-            chunk = plan.chunk[at : at + known].tolist()
-            at += known
+        for index, (number, chunk, drafts) in enumerate(zip(plan.rows.tolist(), *cut(plan), strict=True)):
             row = self.rows.get(number)
             assert row is not None, f"row {number} is planned but not lent"
             if row.broken or not row.alive:
@@ -350,13 +361,14 @@ class FakeWorker:
             if not chunk:
                 assert row.last >= 0, "a decode without a last token"
                 assert row.length == start + 1
-                chunk = [row.last]
+                chunk = [row.last, *drafts]
             previous = int(self._values[0, self._slot(row, 0, start - 1)]) if start else 0
             for offset, token in enumerate(chunk):
                 previous = mix(previous, token, start + offset)
                 self._write(row, start + offset, previous)
                 row.computed += 1
-            assert row.computed <= row.length
+            assert row.computed <= row.length + len(drafts)
+            assert row.computed < row.new.limit or not drafts, "a draft where the request has ended"
             if row.new.sampling.prompt_logprobs is not None:
                 piece = self._score(row, start)
                 if piece is not None:
@@ -374,29 +386,34 @@ class FakeWorker:
 
     def _say(self, plan: StepPlan, part: int, prompt, masks: GrammarMasks | None) -> tuple[StepResult, StepExtras]:
         count = len(plan.rows)
-        tokens, counts = np.full((count, 1), -1, np.int64), np.zeros(count, np.int32)
+        tokens = np.full((count, 1 + plan.drafts.max(initial=0)), -1, np.int64)
+        counts = np.zeros(count, np.int32)
         faults = self.row_faults(plan) if self.row_faults else {}
         lines: list[int] = []
         told: list[list[int]] = []
-        for index, number in enumerate(plan.rows.tolist()):
+        bits = self._bits(plan, masks)
+        for index, (number, drafts) in enumerate(zip(plan.rows.tolist(), cut(plan)[1], strict=True)):
             row = self.rows[number]
             if index in faults:
                 row.broken = True
             if row.broken or not row.alive or not plan.samples[index]:
                 continue
-            assert row.computed == row.length, "sampled before its end"
-            bits = None
-            if masks is not None and index in masks.rows.tolist():
-                bits = masks.bits[masks.rows.tolist().index(index)]
-            token = self._next(row, bits)
-            tokens[index, 0], counts[index] = token, 1
-            row.last = token
-            row.length += 1
-            stopped = token in row.new.stops and row.length >= row.new.min_length
-            row.alive = not stopped and row.length < row.new.limit
-            if row.new.sampling.logprobs is not None:
-                lines.append(index)
-                told.append([token, *range(row.new.sampling.logprobs)])
+            assert row.computed == row.length + len(drafts), "sampled before its end"
+            row.computed = row.length
+            for place, mask in enumerate(bits[index]):
+                token = self._next(row, mask)
+                tokens[index, place] = token
+                row.last = token
+                row.length += 1
+                counts[index] += 1
+                stopped = token in row.new.stops and row.length >= row.new.min_length
+                row.alive = not stopped and row.length < row.new.limit
+                if row.new.sampling.logprobs is not None:
+                    lines.append(index)
+                    told.append([token, *range(row.new.sampling.logprobs)])
+                if not row.alive or place == len(drafts) or token != drafts[place]:
+                    break
+                row.computed += 1
         extras = StepExtras(prompt=prompt)
         if lines:
             width = max(map(len, told))
@@ -406,6 +423,17 @@ class FakeWorker:
             extras.rows = ints(lines)
             extras.logprobs = LogprobArrays(ids, -ids.astype(np.float32), ints([1] * len(told)))
         return StepResult(plan.step + part, tokens, counts, None, faults), extras
+
+    @staticmethod
+    def _bits(plan: StepPlan, masks: GrammarMasks | None) -> list[list[Ints | None]]:
+        """A mask or None for every logit row of every row."""
+        found: list[list[Ints | None]] = [[None] * (1 + count) for count in plan.drafts.tolist()]
+        if masks is not None:
+            lines = iter(masks.bits)
+            for index in masks.rows.tolist():
+                found[index] = [next(lines) for _ in found[index]]
+            assert next(lines, None) is None, "masks of no row"
+        return found
 
     def _next(self, row: Row, bits: Ints | None) -> int:
         sums = []

@@ -9,6 +9,7 @@ class Limits(Struct, frozen=True, array_like=True, gc=False):
     """Bounds of the device's stages; the front refuses what exceeds them, so that no request meets them later.
 
     ``adapters``: LoRA adapters that one step may mix, 0 where the device has none. ``media``: it takes features.
+    ``drafts``: draft tokens of a row that one step verifies, 0 where the device verifies none.
     """
 
     stop_ids: int = 128
@@ -17,6 +18,7 @@ class Limits(Struct, frozen=True, array_like=True, gc=False):
     logprobs: int = -1
     adapters: int = 0
     media: bool = False
+    drafts: int = 0
 
 
 class Hello(Struct, frozen=True, array_like=True, gc=False):

@@ -58,12 +58,17 @@ class StepPlan(Struct, array_like=True, gc=False):
 
     rows     int32[B]  which rows, decodes first
     epochs   int32[B]  each row's epoch: an answer of another epoch is dropped
-    computed int32[B]  tokens of the row already computed: an upper bound while drafts are in flight, else exact
+    computed int32[B]  tokens of the row already computed
     takes    int32[B]  tokens to compute now
     known    int32[B]  how many of them are in ``chunk`` (pieces of prompt, one after another); the others are the row's
-                       last token and its drafts, which the device holds
+                       last token, which the device holds, and its drafts
     samples  bool[B]   the row reaches its end: its last position gives logits and a token
-    drafts   int32[B]  draft tokens to verify
+    drafts   int32[B]  draft tokens to verify: guesses of what comes behind the row's last token, at most
+                       ``Limits.drafts`` of them. Such a row takes 1 + drafts tokens and has as many logit rows, each
+                       drawn as it would be without drafts; what it says ends with the first draw that is not the draft
+    draft_tokens int32[sum(drafts)]  the drafts that the core proposes, one row's behind the other's
+    Rows of one token that they hold come first, then rows with drafts, then rows with pieces of prompt. While drafts of
+    a row are in flight no other step names it.
     ``repeat``: run the step so many times back to back (only for DECODE); each has its own step number and ticket.
     ``awaits``: the youngest step whose tokens the grammar masks need; None if there is no mask to make.
     ``masked`` int32[M]: indexes into ``rows`` that need a mask. ``killed``: rows whose request ended early.
@@ -90,6 +95,7 @@ class StepPlan(Struct, array_like=True, gc=False):
     repeat: int = 1
     awaits: int | None = None
     transfer: bytes | None = None
+    draft_tokens: Ints = field(default_factory=lambda: NO_INTS)
 
     @property
     def tokens(self) -> int:
@@ -98,9 +104,10 @@ class StepPlan(Struct, array_like=True, gc=False):
 
 
 class GrammarMasks(Struct, array_like=True, gc=False):
-    """Bit v of ``bits[i]`` says whether ``rows[i]`` (an index into ``StepPlan.rows``) may say token v.
+    """Bit v of a line of ``bits`` says whether a row (``rows``: indexes into ``StepPlan.rows``) may say token v.
 
-    ``bits`` is int32 [len(rows) * logit rows of each, ceil(V / 32)], in order.
+    ``bits`` is int32 [logit rows of all of them, ceil(V / 32)], in order: a row with k drafts has 1 + k, each for what
+    may come behind the drafts before it.
     """
 
     rows: Ints

@@ -48,7 +48,8 @@ class PromptLogprobs(Struct, array_like=True, gc=False):
 
 
 class StepExtras(Struct, array_like=True, gc=False):
-    """The bulky part of a result. ``logprobs`` are of the rows ``rows`` (indexes into ``StepPlan.rows``), in order."""
+    """The bulky part of a result. ``logprobs`` are of the rows ``rows`` (indexes into ``StepPlan.rows``), in order: one
+    position for each token that the row said in this step."""
 
     rows: Ints | None = None
     logprobs: LogprobArrays | None = None
@@ -57,7 +58,8 @@ class StepExtras(Struct, array_like=True, gc=False):
 
 
 class StepResult(Struct, array_like=True, gc=False):
-    """tokens int64[B, K+1] and how many of each row count, int32[B]: 0 where the row did not sample.
+    """tokens int64[B, K+1] and how many of each row count, int32[B]: 0 where the row did not sample. K: the most drafts
+    of a row in this step. Nothing counts behind a token that ends its request (a stop, the limit).
 
     ``fault`` says what went wrong with the whole step, ``row_faults`` (index into ``StepPlan.rows`` -> text) with
     single rows: those requests fail, others go on.

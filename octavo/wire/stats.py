@@ -8,7 +8,8 @@ class StepStats(Struct, array_like=True, omit_defaults=True, gc=False):
 
     Counters are of the whole engine and go to every client that hears a report: where there are several clients, one of
     them adds up. ``deferred``: of those ``waiting``, how many wait for something other than room, such as a grammar or
-    a prefix that another request computes.
+    a prefix that another request computes. ``drafts``: rows whose drafts were verified, with ``draft_tokens`` in all;
+    ``accepted[i]``: how often the draft at place i was right.
     """
 
     running: int = 0
@@ -21,3 +22,6 @@ class StepStats(Struct, array_like=True, omit_defaults=True, gc=False):
     prefix_queries: int = 0
     prefix_hits: int = 0
     preemptions: int = 0
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted: list[int] = []

@@ -30,6 +30,8 @@ def boot(config: EngineConfig, worker: WorkerPort) -> Booted:
     schedule = config.schedule
     if schedule.policy not in ("fcfs", "priority"):
         raise ConfigError(f"--scheduling-policy {schedule.policy!r} is not known; known: fcfs, priority")
+    if schedule.speculation is not None:
+        check_drafts(schedule.speculation.tokens, hello)
     positions = config.model.facts.max_positions if schedule.max_model_len is None else schedule.max_model_len
     asked = schedule.max_model_len is not None
     layout, length = plan_layout(hello, config.cache, schedule, positions, asked)
@@ -51,6 +53,16 @@ def boot(config: EngineConfig, worker: WorkerPort) -> Booted:
     ready = Ready(length, hello.vocab, layout.page, layout.pages, tokens, hello.limits, hello.backends, phases)
     log.info("memory of %s\n%s", hello.device, memory_table(hello, layout, tokens))
     return Booted(hello, layout, kv, ready)
+
+
+def check_drafts(tokens: int, hello: Hello) -> None:
+    most = hello.limits.drafts
+    if not most:
+        raise ConfigError(f"--speculative-config: on {hello.device} ({hello.platform}) steps verify no drafts yet")
+    if tokens > most:
+        raise ConfigError(
+            f"--speculative-config has num_speculative_tokens {tokens}; a step verifies at most {most} a request"
+        )
 
 
 def others(hello: Hello) -> list[tuple[str, int, str]]:

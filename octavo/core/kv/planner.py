@@ -36,6 +36,8 @@ def step_tokens(schedule: ScheduleSection) -> int:
     most = schedule.max_num_batched_tokens
     if schedule.long_prefill_token_threshold:
         most = min(most, schedule.long_prefill_token_threshold)
+    if schedule.speculation is not None:
+        most = max(most, 1 + schedule.speculation.tokens)
     return most * schedule.depth
 
 

@@ -8,7 +8,16 @@ import numpy as np
 
 from octavo.config.engine import ScheduleSection
 from octavo.core.kv.manager import KVManager
-from octavo.core.scheduler.columns import FIRST, GRAMMAR, LOGPROBS, MANY_STOPS, PROMPT_LOGPROBS, STOPS, Columns
+from octavo.core.scheduler.columns import (
+    FIRST,
+    GRAMMAR,
+    LOGPROBS,
+    MANY_STOPS,
+    PROMPT_LOGPROBS,
+    STOPS,
+    VERIFYING,
+    Columns,
+)
 from octavo.core.scheduler.queue import WaitQueue
 from octavo.core.scheduler.replies import Replies
 from octavo.core.scheduler.request import Request, State
@@ -50,6 +59,8 @@ class Book:
         self.followers = 0
         #: Rows whose steps have results that are fetched apart.
         self.bulky = 0
+        #: Rows whose drafts are in flight.
+        self.verifying = 0
         self._order: Ints | None = None
         self._arrivals = 0
         #: By time: (deadline, arrival, key, whether it is only for the queue). Who ended stays until it surfaces, so an
@@ -240,6 +251,7 @@ class Book:
             self.killed.append(row)
         self.freed.append(row)
         self.bulky -= bool(c.flags[row] & (LOGPROBS | PROMPT_LOGPROBS))
+        self.verified(row)
         c.epoch[row] = -1
         c.pending[row] = 0
         self.at[row] = None
@@ -303,6 +315,12 @@ class Book:
 
     # Results.
 
+    def verified(self, row: int) -> None:
+        """No drafts of the row are in flight any more."""
+        if self.columns.flags[row] & VERIFYING:
+            self.columns.flags[row] &= ~VERIFYING
+            self.verifying -= 1
+
     def publish(self, request: Request) -> None:
         """Pages all of whose tokens are computed in retired steps: findable from now on; what left a window goes."""
         c, row = self.columns, request.row
@@ -346,6 +364,7 @@ class Book:
         for request in self._coming.values():
             assert request.state is State.RUNNING
         bulky = LOGPROBS | PROMPT_LOGPROBS
+        assert self.verifying == sum(bool(c.flags[request.row] & VERIFYING) for request in self.running)
         assert self.bulky == sum(bool(c.flags[request.row] & bulky) for request in self.running)
         assert sorted(r.row for r in self.prefilling) == sorted(np.flatnonzero(c.prefill).tolist())
         assert len(self.queue) == sum(request.state is State.WAITING for request in self.live.values())

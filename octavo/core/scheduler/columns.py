@@ -12,6 +12,8 @@ MANY_STOPS = 4
 GRAMMAR = 8
 #: The client has not heard yet when its first token was known.
 FIRST = 16
+#: Drafts of the row are in flight: how far it is will be known when they come back.
+VERIFYING = 32
 
 # The fields of a block. What changes together stands together: a plan raises the first three of its decodes by one, a
 # retired decode changes the second to the sixth by ``RETIRED_BY`` (the sixth where the client hears of it at once).
@@ -26,7 +28,7 @@ RETIRED_BY = np.array([[-1], [-1], [1], [1], [1]], np.int32)
 class Columns:
     """One entry a row. Lengths count tokens from the first of the prompt.
 
-    computed   tokens whose keys and values are computed once every launched step is done
+    computed   tokens whose keys and values are surely computed once every launched step is done (drafts do not count)
     pending    tokens that launched steps will surely add: length + pending is where the device is
     uses       launched sub-steps that name the row and are not retired
     done       tokens computed in retired steps: only these pages may be published or given back

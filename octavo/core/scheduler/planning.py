@@ -1,5 +1,6 @@
 """From the book to a plan: decodes as columns first, then pieces of prompts, then whoever waits."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ from octavo.core.scheduler.book import Book
 from octavo.core.scheduler.columns import (
     CAPACITY,
     COMPUTED,
+    FLAGS,
     GRAMMAR,
     LENGTH,
     LIMIT,
@@ -16,7 +18,9 @@ from octavo.core.scheduler.columns import (
     PENDING,
     PLANNED,
     PREFILL,
+    VERIFYING,
 )
+from octavo.core.scheduler.drafts import Drafts, Window
 from octavo.core.scheduler.request import Request
 from octavo.wire.arrays import NO_INTS, Ints, ints
 from octavo.wire.plan import Kind, PageDiff, StepPlan
@@ -45,11 +49,13 @@ class Piece:
 
 
 class Planner:
-    """Makes plans out of a book. ``step`` numbers sub-steps, over all plans. ``vocab``: width of the logits."""
+    """Makes plans out of a book. ``step`` numbers sub-steps, over all plans. ``vocab``: width of the logits.
+    ``drafts``: who guesses; None for nobody."""
 
-    def __init__(self, book: Book, vocab: int):
+    def __init__(self, book: Book, vocab: int, drafts: Drafts | None = None):
         self.book = book
         self.vocab = vocab
+        self.drafts = drafts
         self.step = 0
         #: Pages hashed in this pass, and log-probabilities of prompts that its step will tell.
         self._hashed = self._told = 0
@@ -79,19 +85,26 @@ class Planner:
             assert not (book.diffs)
             assert not (book.killed)
             return None
-        return self._build(decodes, pieces)
+        windows: list[Window] = []
+        if self.drafts is not None and len(decodes):
+            # Drafts are the last: they take what the step has left.
+            taken = len(decodes) + sum(piece.take for piece in pieces)
+            windows = self.drafts.windows(decodes, book.schedule.max_num_batched_tokens - taken)
+        return self._build(decodes, pieces, windows)
 
     # The three passes.
 
     def _decodes(self) -> Ints:
-        """Rows that continue from their own last token, with pages for it. A row whose last token is surely in flight
-        is left out."""
+        """Rows that continue from their own last token, with pages for it. A row whose last token is surely in flight,
+        or whose drafts are, is left out."""
         book, c = self.book, self.book.columns
         rows = book.order
         if not len(rows):
             return rows
         block = c.block[:, rows]
         ready = (block[LENGTH] + block[PENDING] < block[LIMIT]) & (block[PREFILL] == 0)
+        if book.verifying:
+            ready &= block[FLAGS] & VERIFYING == 0
         if not ready.all():
             rows, block = rows[ready], block[:, ready]
         short = block[COMPUTED] >= block[CAPACITY]
@@ -256,10 +269,13 @@ class Planner:
 
     # The plan.
 
-    def _build(self, decodes: Ints, pieces: list[Piece]) -> StepPlan:
+    def _build(self, decodes: Ints, pieces: list[Piece], windows: Sequence[Window] = ()) -> StepPlan:
         book, c = self.book, self.book.columns
         count = len(decodes)
-        repeat = self._repeat(decodes) if count and not pieces else 1
+        repeat = self._repeat(decodes) if count and not pieces and not windows else 1
+        drafted = ints([window.row for window in windows]) if windows else NO_INTS
+        if windows:
+            decodes = np.concatenate([decodes[~np.isin(decodes, drafted)], drafted])
         if pieces:
             rows = np.concatenate([decodes, ints([piece.request.row for piece in pieces])])
             takes = np.ones(len(rows), np.int32)
@@ -288,6 +304,12 @@ class Planner:
             rows, computed = decodes, c.computed[decodes]
             takes, known, samples, chunk = self._ones[:count], self._zeros[:count], self._true[:count], NO_INTS
             kind = Kind.DECODE if count else Kind.NONE
+        drafts, draft_tokens = self._zeros[: len(rows)], NO_INTS
+        if windows:
+            drafts = drafts.copy()
+            drafts[count - len(windows) : count] = [len(window.tokens) for window in windows]
+            takes = takes + drafts
+            draft_tokens = ints([token for window in windows for token in window.tokens])
         flags = c.flags[rows]
         masked, awaits = NO_INTS, -1
         if flags.any():
@@ -303,7 +325,7 @@ class Planner:
             takes,
             known,
             samples,
-            self._zeros[: len(rows)],
+            drafts,
             chunk,
             [book.new_row(request) for request in book.new if request.row >= 0],
             self._page_diff(),
@@ -312,6 +334,7 @@ class Planner:
             masked=masked,
             repeat=repeat,
             awaits=awaits if awaits >= 0 else None,
+            draft_tokens=draft_tokens,
         )
         self.step += repeat
         if repeat > 1:
@@ -320,11 +343,14 @@ class Planner:
             c.pending[rows] += more
             c.uses[rows] += repeat
         elif pieces:
-            c.computed[rows] += takes
+            c.computed[rows] += np.maximum(known, 1)
             c.pending[rows] += samples
             c.uses[rows] += 1
         elif count:
             c.block[PLANNED, rows] += 1
+        if windows:
+            c.flags[drafted] |= VERIFYING
+            book.verifying += len(windows)
         if len(masked):
             c.last[rows[masked]] = self.step - 1
         book.new, book.diffs, book.freed, book.killed = [], [], [], []

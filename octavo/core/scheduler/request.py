@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from octavo.core.kv.manager import Tables
+from octavo.core.scheduler.lookup import Lookup
 from octavo.wire.arrays import Ints, unpack_tokens
 from octavo.wire.request import EngineRequest
 from octavo.wire.result import LogprobArrays, joined
@@ -25,6 +26,9 @@ class Ruler(Protocol):
     def accept(self, token: int) -> bool:
         """False: the token breaks it."""
 
+    def drafts(self, limit: int) -> list[int]:
+        """At most ``limit`` tokens about which it leaves no choice."""
+
 
 @dataclass(slots=True, eq=False)
 class Request:
@@ -32,7 +36,7 @@ class Request:
 
     ``rank``: smaller goes first and is preempted last. ``scored``: prompt log-probabilities delivered so far.
     ``scheduled``: whether it ever had a row. ``awaits``: hash of the page for which it waits, since another request
-    computes it; empty for none.
+    computes it; empty for none. ``lookup``: where its tokens came before, once a drafter wants to know.
     """
 
     wire: EngineRequest
@@ -52,6 +56,7 @@ class Request:
     scheduled: bool = False
     grammar: Ruler | None = None
     many_stops: frozenset[int] = frozenset()
+    lookup: Lookup | None = None
 
     def __post_init__(self) -> None:
         self.tokens = unpack_tokens(self.wire.tokens)

@@ -6,6 +6,7 @@ from octavo.config.engine import ScheduleSection
 from octavo.core.kv.manager import KVManager
 from octavo.core.scheduler.book import Book
 from octavo.core.scheduler.columns import LOGPROBS, PROMPT_LOGPROBS
+from octavo.core.scheduler.drafts import Drafts
 from octavo.core.scheduler.planning import Planner
 from octavo.core.scheduler.replies import Replies
 from octavo.core.scheduler.request import Request
@@ -42,7 +43,8 @@ class Scheduler:
         self.book = Book(schedule, kv, max_model_len, self.replies)
         self.closing = False
         self.paused = False
-        self._planner = Planner(self.book, vocab)
+        drafts = None if schedule.speculation is None else Drafts(self.book, schedule.speculation)
+        self._planner = Planner(self.book, vocab, drafts)
         self._updater = Updater(self.book)
 
     @property

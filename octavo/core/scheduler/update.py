@@ -1,6 +1,7 @@
 """From a step's result to the book: new tokens, stops, pages that are full, and what clients hear."""
 
 import time
+from itertools import zip_longest
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from octavo.core.scheduler.columns import (
     TOLD,
 )
 from octavo.core.scheduler.request import Request
-from octavo.wire.arrays import Bools, Ints, ints
+from octavo.wire.arrays import Bools, Ints, Longs, ints
 from octavo.wire.plan import Kind, StepPlan
 from octavo.wire.reply import FinishReason, RequestDelta
 from octavo.wire.result import LogprobArrays, PromptLogprobs, StepExtras, StepResult
@@ -37,6 +38,7 @@ class Updater:
 
     def __init__(self, book: Book):
         self.book = book
+        self._ones = np.ones(book.schedule.max_num_seqs, np.int32)
 
     def update(self, plan: StepPlan, result: StepResult, extras: StepExtras | None) -> None:
         """One retired sub-step of ``plan``. Answers for a request that is gone, or was preempted, are dropped."""
@@ -66,9 +68,16 @@ class Updater:
         if extras is not None and extras.logprobs is not None and extras.rows is not None:
             self._logprobs(plan, got, extras.rows, extras.logprobs)
         if got.any():
+            if len(plan.draft_tokens):
+                verified = got & (plan.drafts > 0)
+                if verified.any():
+                    self._verified(
+                        rows[verified], plan.drafts[verified], result.tokens[verified], result.counts[verified]
+                    )
+                got &= plan.drafts == 0
             if got.all():
                 self._tokens(rows, ints(result.tokens[:, 0]))
-            else:
+            elif got.any():
                 self._tokens(rows[got], ints(result.tokens[got, 0]))
         if not plan.samples.all():
             self._scored(rows[alive & ~plan.samples])
@@ -121,14 +130,39 @@ class Updater:
         self._publish(rows, done >= c.full_at[rows])
 
     def _tokens(self, rows: Ints, tokens: Ints) -> None:
-        """One more token for each of ``rows``: stops, deliveries."""
-        book, c = self.book, self.book.columns
+        """One more token for each of ``rows``."""
+        c = self.book.columns
         length = c.length[rows]
         c.tokens[rows, length] = tokens
         length += 1
         c.length[rows] = length
+        self._said(rows, tokens, length, self._ones[: len(rows)])
+
+    def _verified(self, rows: Ints, drafts: Ints, tokens: Longs, counts: Ints) -> None:
+        """Drafts of each of ``rows`` have come back: ``counts`` of ``tokens`` [B, K + 1] are said, and the drafts among
+        them are computed."""
+        book, c = self.book, self.book.columns
+        right, length = counts - 1, c.length[rows] + counts
+        for row, stop, count, line in zip(rows.tolist(), length.tolist(), counts.tolist(), tokens, strict=True):
+            c.tokens[row, stop - count : stop] = line[:count]
+            book.verified(row)
+        c.length[rows] = length
+        c.computed[rows] += right
+        c.done[rows] += right
+        self._publish(rows, c.done[rows] >= c.full_at[rows])
+        counters = book.counters
+        counters.drafts += len(rows)
+        counters.draft_tokens += int(drafts.sum())
+        places = np.bincount(right)[::-1].cumsum()[::-1][1:].tolist()
+        counters.accepted = [sum(pair) for pair in zip_longest(counters.accepted, places, fillvalue=0)]
+        self._said(rows, ints(tokens[np.arange(len(rows)), right]), length, counts)
+
+    def _said(self, rows: Ints, tokens: Ints, length: Ints, counts: Ints) -> None:
+        """Rows have ``counts`` more tokens, the last of which are ``tokens``, and that makes ``length``: stops,
+        deliveries. Only the last token may end a request."""
+        book, c = self.book, self.book.columns
         c.pending[rows] -= 1
-        book.counters.generation_tokens += len(rows)
+        book.counters.generation_tokens += int(counts.sum())
         fresh = c.flags[rows] & FIRST > 0
         if fresh.any():
             self._first(rows[fresh])
@@ -153,8 +187,10 @@ class Updater:
                 request = book.at[rows[index]]
                 assert request is not None
                 assert request.grammar is not None
-                if not request.grammar.accept(int(tokens[index])):
-                    book.fail(request, f"token {tokens[index]} breaks the grammar of this request")
+                for token in c.tokens[rows[index], length[index] - counts[index] : length[index]].tolist():
+                    if not request.grammar.accept(token):
+                        book.fail(request, f"token {token} breaks the grammar of this request")
+                        break
 
     def _first(self, rows: Ints) -> None:
         """Tell when the first tokens of ``rows`` were known; the tokens may be told much later."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
+from octavo.device.batch.windows import Windows
 from octavo.wire.arrays import NO_INTS, Ints
 from octavo.wire.plan import Kind
 
@@ -32,8 +33,8 @@ class BatchShape(NamedTuple):
 
 @dataclass(slots=True)
 class InputBatch:
-    """One step. Device tensors hold the truth; the ``host_`` columns are what the plan says (upper bounds while drafts
-    are in flight, otherwise exact) and serve shapes and loops on the host.
+    """One step. Device tensors hold the truth; the ``host_`` columns are what the plan says, and serve shapes and loops
+    on the host.
 
     rows          int64[B]       persistent rows, those of one token first (the longest of them first of all)
     ids           int64[T]       input tokens
@@ -44,6 +45,7 @@ class InputBatch:
     logit_rows    int64[N]       index into the step's B rows of each logit row
     slots         int64[G][T]    where each token's key and value go: page * page size + offset; 0 is the null slot
     tables        int32[G][B, P'] pages of each row; P' covers the longest row of the step
+    windows       which logit rows verify drafts; None: none do, and each row that samples has one logit row
     embeds        [T, H] or None, ``is_embed`` bool[T]: which of them replace the embedding of the id
     """
 
@@ -64,6 +66,7 @@ class InputBatch:
     host_takes: Ints
     host_lens: Ints
     host_logit_rows: np.ndarray = field(default_factory=lambda: NO_INTS)
+    windows: Windows | None = None
     embeds: Tensor | None = None
     is_embed: Tensor | None = None
 

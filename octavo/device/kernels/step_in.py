@@ -41,7 +41,7 @@ def step_in(
     """Inputs of T = ``tokens`` tokens.
 
     rows, takes, known, planned int64[B]: of the plan (``planned`` is its ``computed``). chunk int64[C]: pieces of
-    prompt. computed, last int64[R + 1]: the device's truth. drafts int64[R + 1, K] or None.
+    prompt. computed, last int64[R + 1]: the device's truth. drafts int64[D] or None: one row's behind the other's.
 
     A row with a piece of prompt starts where the plan says (nothing of it is in flight); another where the device is.
     Behind its ``known`` tokens a row feeds its last token, then its drafts.
@@ -114,9 +114,11 @@ def step_in_torch(
     index = torch.repeat_interleave(torch.arange(batch, device=rows.device), takes, output_size=tokens)
     offset = torch.arange(tokens, device=rows.device) - query_start[index]
     ids = last[rows[index]]
-    if drafts is not None and drafts.shape[1]:
+    if drafts is not None and len(drafts):
         nth = offset - known[index] - 1
-        ids = torch.where(nth >= 0, drafts[rows[index], nth.clamp(0, drafts.shape[1] - 1)], ids)
+        ends = (takes - known - 1).clamp(min=0).cumsum(0)
+        at = ends[index] - takes[index] + offset
+        ids = torch.where(nth >= 0, drafts[at.clamp(0, len(drafts) - 1)], ids)
     if len(chunk):
         given = offset < known[index]
         at = (known.cumsum(0) - known)[index] + offset

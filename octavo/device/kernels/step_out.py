@@ -1,4 +1,4 @@
-"""Commit: the one place where sampling changes a row."""
+"""Commit: the one place where sampling changes a row; ``commit_windows`` where rows have drafts."""
 
 import torch
 from torch import Tensor
@@ -101,3 +101,43 @@ def commit_torch(
     stopped = (stops[drawn] == tokens.unsqueeze(1)).any(1) & (length >= min_len[drawn])
     alive[drawn] = said & ~stopped & (length < limit[drawn])
     return said.long()
+
+
+def commit_windows(
+    rows: Tensor,
+    seq_lens: Tensor,
+    sampled: Tensor,
+    tokens: Tensor,
+    good: Tensor,
+    drafts: Tensor,
+    computed: Tensor,
+    last: Tensor,
+    alive: Tensor,
+    limit: Tensor,
+    min_len: Tensor,
+    stops: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """``commit`` for S rows that drew at up to W places: int64[S], how many tokens each said, and bool[S], whether it
+    died of a draw that is not sound.
+
+    tokens, drafts int64[S, W], good bool[S, W]. A place counts if all draws before it were sound, ended nothing and
+    were their draft (-1: nothing follows). ``seq_lens`` counts all drafts as computed; those that were wrong are taken
+    back.
+    """
+    living = alive[rows]
+    computed[rows] = seq_lens.where(living, computed[rows])
+    drawn, lens, living = rows[sampled], seq_lens[sampled], living[sampled]
+    guessed = (drafts >= 0).sum(1)
+    length = (lens - guessed + 1).unsqueeze(1) + torch.arange(tokens.shape[1], device=tokens.device)
+    stopped = (stops[drawn].unsqueeze(1) == tokens.unsqueeze(2)).any(2) & (length >= min_len[drawn].unsqueeze(1))
+    ends = stopped | (length >= limit[drawn].unsqueeze(1))
+    before = (good & ~ends & (tokens == drafts))[:, :-1]
+    reached = torch.nn.functional.pad(before, (1, 0), value=True).cumprod(1).bool() & living.unsqueeze(1)
+    counts = (reached & good).sum(1)
+    failed = (reached & ~good).any(1)
+    at = (counts - 1).clamp(min=0).unsqueeze(1)
+    said = counts > 0
+    computed[drawn] = (lens - guessed + counts - 1).where(said, computed[drawn])
+    last[drawn] = tokens.gather(1, at).squeeze(1).where(said, last[drawn])
+    alive[drawn] = said & ~failed & ~ends.gather(1, at).squeeze(1)
+    return counts, failed

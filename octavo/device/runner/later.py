@@ -46,6 +46,8 @@ def make_runner(*args: Any, platform: Platform, lead: int, eager: bool, **option
 class AsyncRunner(ModelRunner):
     """Made after the cache, as ``ModelRunner``."""
 
+    drafts = 0
+
     def __init__(
         self,
         model: CausalLM,
@@ -219,7 +221,7 @@ class AsyncRunner(ModelRunner):
         drawing = Drawing(rows, lens, device_rows, batch.seq_lens[batch.logit_rows])
         draws = self._draw(hidden[batch.logits_at], drawing, plan, masks, copies.bring)
         if self.state.keeps[rows].any():
-            self._remember(drawing, draws.tokens)
+            self._remember(drawing, draws.tokens, draws.good)
         words = self._words(
             batch.rows,
             batch.seq_lens,

@@ -6,6 +6,7 @@ from octavo.device.batch.batch import BatchShape, InputBatch
 from octavo.device.batch.blocks import BlockTables
 from octavo.device.batch.buffers import Columns
 from octavo.device.batch.state import RequestState
+from octavo.device.batch.windows import Windows
 from octavo.device.kernels.step_in import slots, step_in
 from octavo.wire.plan import Kind, StepPlan
 
@@ -28,12 +29,26 @@ def prepare(plan: StepPlan, state: RequestState, tables: BlockTables, columns: C
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         sampled = place[sampled]
+    windows = Windows.of(plan)
+    if windows is not None:
+        sampled = sampled[windows.owner]
     tokens = int(takes.sum())
     ends = np.cumsum(takes, dtype=np.int32)
-    d_rows, d_takes, d_known, planned, chunk, logit_rows, logits_at = columns.ship(
-        rows, takes, known, computed, plan.chunk, sampled, ends[sampled] - 1
+    lasts = ends[sampled] - 1 if windows is None else ends[sampled] - 1 - windows.behind
+    d_rows, d_takes, d_known, planned, chunk, drafts, logit_rows, logits_at = columns.ship(
+        rows, takes, known, computed, plan.chunk, plan.draft_tokens, sampled, lasts
     )
-    given = step_in(d_rows, d_takes, d_known, planned, chunk, state.computed.tensor, state.last.tensor, tokens)
+    given = step_in(
+        d_rows,
+        d_takes,
+        d_known,
+        planned,
+        chunk,
+        state.computed.tensor,
+        state.last.tensor,
+        tokens,
+        None if windows is None else drafts,
+    )
     token_rows = d_rows[given.index]
     alive = state.alive.tensor
     wide = tables.width if d_rows.is_cuda else min(-(-int(lens.max()) // tables.page), tables.width)
@@ -56,4 +71,5 @@ def prepare(plan: StepPlan, state: RequestState, tables: BlockTables, columns: C
         host_takes=takes,
         host_lens=lens,
         host_logit_rows=sampled,
+        windows=windows,
     )

@@ -15,7 +15,8 @@ from octavo.device.batch.batch import InputBatch
 from octavo.device.batch.blocks import BlockTables
 from octavo.device.batch.buffers import Columns, ship
 from octavo.device.batch.state import RequestState
-from octavo.device.kernels.step_out import commit
+from octavo.device.batch.windows import Windows
+from octavo.device.kernels.step_out import commit, commit_windows
 from octavo.device.layers.step import Bound, Step, running
 from octavo.device.models.base import CausalLM
 from octavo.device.runner.decode import Decode
@@ -62,7 +63,12 @@ class Body:
 
 
 class ModelRunner:
-    """Runs plans over ``model``. Made after the cache: ``bound`` has every attention layer's backend and cache."""
+    """Runs plans over ``model``. Made after the cache: ``bound`` has every attention layer's backend and cache.
+
+    ``drafts``: draft tokens of a row that one step verifies.
+    """
+
+    drafts = 32
 
     def __init__(
         self,
@@ -163,6 +169,8 @@ class ModelRunner:
         plan, batch, hidden = body.plan, body.batch, body.hidden
         if batch is None or hidden is None:
             return DoneTicket(nothing(plan, step))
+        if batch.windows is not None:
+            return self._tail_of_windows(plan, batch, hidden, batch.windows, masks, step)
         drawing = Drawing(
             plan.rows[plan.samples],
             batch.host_lens[batch.host_logit_rows],
@@ -171,7 +179,7 @@ class ModelRunner:
         )
         draws = self._draw(hidden[batch.logits_at], drawing, plan, masks)
         if self.state.keeps[drawing.rows].any():
-            self._remember(drawing, draws.tokens)
+            self._remember(drawing, draws.tokens, draws.good)
         counts = self._commit(
             batch.rows, batch.seq_lens, batch.logit_rows, draws.tokens, draws.good, self.state.widest_stops
         )
@@ -189,6 +197,79 @@ class ModelRunner:
         if self._prompt_widths:
             extras.prompt = self._prompt_logprobs(plan, batch, hidden)
         return DoneTicket(result, extras)
+
+    def _tail_of_windows(
+        self,
+        plan: StepPlan,
+        batch: InputBatch,
+        hidden: Tensor,
+        windows: Windows,
+        masks: GrammarMasks | None,
+        step: int,
+    ) -> Ticket:
+        """``_tail`` where rows have drafts: every place is drawn as if the drafts before it had been said, and counts
+        if they were."""
+        state, which = self.state, batch.logit_rows
+        drawing = Drawing(
+            batch.host_rows[batch.host_logit_rows],
+            batch.host_lens[batch.host_logit_rows] - windows.behind,
+            batch.rows[which],
+            batch.seq_lens[which] - ship(windows.behind.astype(np.int64), self._device),
+            windows.ahead,
+        )
+        sampled = np.flatnonzero(plan.samples)
+        self._foresee(plan.rows[sampled], drawing.lens[windows.at[:, 0]], windows.drafts)
+        draws = self._draw(hidden[batch.logits_at], drawing, plan, masks, windows=windows)
+        at = ship(windows.at, self._device)
+        counts, failed = (
+            found.numpy(force=True)
+            for found in commit_windows(
+                batch.rows,
+                batch.seq_lens,
+                which[at[:, 0]],
+                draws.tokens[at],
+                draws.good[at],
+                ship(windows.drafts, self._device),
+                state.computed.tensor,
+                state.last.tensor,
+                state.alive.tensor,
+                state.limit.device,
+                state.min_len.device,
+                state.stops.device[:, : state.widest_stops],
+            )
+        )
+        said = windows.ahead < counts[windows.owner]
+        keeps = np.flatnonzero(said & state.keeps[drawing.rows])
+        if len(keeps):
+            picked = ship(keeps, self._device)
+            self._remember(drawing.take(keeps), draws.tokens[picked], draws.good[picked])
+        result = StepResult(step, np.zeros((len(plan.rows), windows.at.shape[1]), np.int64), nothing(plan, step).counts)
+        result.tokens[sampled] = draws.tokens[at].numpy(force=True)
+        result.counts[sampled] = counts
+        for line, why in draws.faults.items():
+            owner = int(windows.owner[line])
+            if failed[owner] and windows.ahead[line] == counts[owner]:
+                result.row_faults[int(sampled[owner])] = why
+            elif draws.scores[line] == float("-inf"):
+                continue  # a mask behind a wrong draft
+            self._heal(int(drawing.rows[line]))
+        extras = StepExtras()
+        if draws.logprobs is not None and (told := said[draws.asked]).any():
+            assert not callable(draws.logprobs)
+            arrays = draws.logprobs
+            extras.rows = sampled[windows.owner[draws.asked[told]]].astype(np.int32)
+            extras.logprobs = LogprobArrays(arrays.ids[told], arrays.values[told], arrays.ranks[told])
+        if self._prompt_widths:
+            extras.prompt = self._prompt_logprobs(plan, batch, hidden)
+        return DoneTicket(result, extras)
+
+    def _foresee(self, rows: np.ndarray, lens: np.ndarray, drafts: np.ndarray) -> None:
+        """Drafts int64[S, W], into the history of the rows that keep one: what is said will overwrite them."""
+        guessed = (drafts >= 0).sum(1)
+        for line in np.flatnonzero(self.state.keeps[rows] & (guessed > 0)).tolist():
+            start, count = int(lens[line]), int(guessed[line])
+            values = ship(drafts[line, :count].astype(np.int32), self._device)
+            self.state.history[int(rows[line]), start : start + count] = values
 
     def _commit(
         self, rows: Tensor, seq_lens: Tensor, which: Tensor, tokens: Tensor, good: Tensor, stops: int
@@ -208,8 +289,9 @@ class ModelRunner:
             state.stops.device[:, :stops],
         )
 
-    def _remember(self, drawing: Drawing, tokens: Tensor) -> None:
+    def _remember(self, drawing: Drawing, tokens: Tensor, good: Tensor) -> None:
         """What rows drew, into the history of those that keep one."""
+        self.sampler.commit(drawing, tokens, good)
         state = self.state
         at = ship(np.flatnonzero(state.keeps[drawing.rows]), self._device)
         places = drawing.device_lens[at].clamp(max=state.length - 1)
@@ -222,12 +304,15 @@ class ModelRunner:
         plan: StepPlan,
         masks: GrammarMasks | None,
         bring: Bring | None = None,
+        windows: Windows | None = None,
     ) -> Draws:
         """Sample N logit rows, in pieces of rows whose logits fit."""
         count = len(drawing.rows)
         masked, bits = np.empty(0, np.int64), None
         if masks is not None and len(masks.rows):
             masked, bits = (np.cumsum(plan.samples) - 1)[masks.rows], masks.bits
+            if windows is not None:
+                masked = windows.of_rows(masked)
         step = self._piece
         pieces = []
         for low in range(0, count, step):

@@ -18,7 +18,7 @@ class Penalties:
     def __init__(self, rows: Rows):
         self._on = np.zeros(rows.count, np.bool_)
         self._factors = [HostMirror((rows.count,), np.float32, rows.device) for _ in range(3)]
-        self._seen: Seen = Lists() if shared(rows.device) else Counts(rows)
+        self._seen: Seen = Lists(rows) if shared(rows.device) else Counts(rows)
 
     def add(self, new: NewRow) -> None:
         asked = new.sampling
@@ -83,6 +83,7 @@ class Counts:
     def penalise(self, logits: Tensor, drawing: Drawing, factors: list[Tensor]) -> None:
         assert self._prompted is not None
         assert self._counts is not None
+        assert drawing.ahead is None, "drafts are not counted here"
         penalise(logits, drawing.device_rows, self._prompted, self._counts, *factors)
 
     def count(self, drawing: Drawing, tokens: Tensor, good: Tensor) -> None:
@@ -94,7 +95,8 @@ class Lists:
     """A list a row, where the host and the device have one memory: a request has seen few of the vocabulary's tokens,
     and only those are read and written."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: Rows) -> None:
+        self._state = rows.state
         self._rows: dict[int, SeenTokens] = {}
 
     def begin(self, row: int, prompt: np.ndarray, said: np.ndarray) -> None:
@@ -104,10 +106,15 @@ class Lists:
         self._rows.pop(row, None)
 
     def penalise(self, logits: Tensor, drawing: Drawing, factors: list[Tensor]) -> None:
-        seen = [self._rows[row] for row in drawing.rows.tolist()]
-        index = np.repeat(np.arange(len(seen)), [one.size for one in seen])
-        ids = np.concatenate([one.ids[: one.size] for one in seen])
-        said = np.concatenate([one.said[: one.size] for one in seen])
+        if drawing.ahead is None:
+            seen = [self._rows[row].all for row in drawing.rows.tolist()]
+        else:
+            history = self._state.history.numpy()
+            each = zip(drawing.rows.tolist(), drawing.lens.tolist(), drawing.ahead.tolist(), strict=True)
+            seen = [self._rows[row].all_behind(history[row, length - ahead : length]) for row, length, ahead in each]
+        index = np.repeat(np.arange(len(seen)), [len(ids) for ids, _ in seen])
+        ids = np.concatenate([ids for ids, _ in seen])
+        said = np.concatenate([said for _, said in seen])
         penalise_seen(logits, torch.from_numpy(index), torch.from_numpy(ids), torch.from_numpy(said), *factors)
 
     def count(self, drawing: Drawing, tokens: Tensor, good: Tensor) -> None:
@@ -130,10 +137,34 @@ class SeenTokens:
         for token, times in zip(*(part.tolist() for part in np.unique(said, return_counts=True)), strict=True):
             self.say(token, times)
 
-    def say(self, token: int, times: int = 1) -> None:
+    @property
+    def all(self) -> tuple[np.ndarray, np.ndarray]:
+        """The ids, and how often each was said."""
+        return self.ids[: self.size], self.said[: self.size]
+
+    def all_behind(self, drafts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The same as if these were said, which are not."""
+        if not len(drafts):
+            return self.all
+        ids, said = self.all
+        said = said.copy()
+        fresh: dict[int, int] = {}
+        for token in drafts.tolist():
+            at = self._find(token)
+            if at is None:
+                fresh[token] = fresh.get(token, 0) + 1
+            else:
+                said[at] += 1
+        return np.append(ids, list(fresh)).astype(np.int64), np.append(said, list(fresh.values())).astype(np.int32)
+
+    def _find(self, token: int) -> int | None:
         at = int(self.ids[: self._prompt].searchsorted(token))
-        if at == self._prompt or self.ids[at] != token:
-            at = self._place.setdefault(token, self.size)
+        return at if at < self._prompt and self.ids[at] == token else self._place.get(token)
+
+    def say(self, token: int, times: int = 1) -> None:
+        at = self._find(token)
+        if at is None:
+            at = self._place[token] = self.size
         if at == self.size:
             if at == len(self.ids):
                 self.ids = np.concatenate((self.ids, np.zeros_like(self.ids)))

@@ -165,16 +165,19 @@ class Sampler:
             tokens, scores = draw_rows(logits, key, heat, scaled=True)
         good = scores.isfinite()
         faults = {} if bring is not None or bool(good.all()) else self._explain(scores, good)
-        on = self._penalties.active(drawing)
-        if on.any():
-            at = np.flatnonzero(on)
-            picked = ship(at, logits.device)
-            self._penalties.commit(drawing.take(at), tokens[picked], good[picked])
         logprobs = None
         if len(asked):
             source = self._rows_of(logits, asked) if raw is None else raw
             logprobs = self._report(source, tokens, asked, drawing.rows[asked], bring)
         return Sampled(tokens, scores, good, faults, asked, logprobs)
+
+    def commit(self, drawing: Drawing, tokens: Tensor, good: Tensor) -> None:
+        """The rows said these tokens int64[N], where they are ``good`` bool[N]: stages that look back are to know."""
+        on = self._penalties.active(drawing)
+        if on.any():
+            at = np.flatnonzero(on)
+            picked = ship(at, tokens.device)
+            self._penalties.commit(drawing.take(at), tokens[picked], good[picked])
 
     def _mask(self, logits: Tensor, masked: np.ndarray, bits: Ints) -> None:
         part = self._rows_of(logits, masked)

@@ -15,17 +15,20 @@ from octavo.wire.plan import NewRow
 @dataclass(frozen=True, eq=False, slots=True)
 class Drawing:
     """The logit rows of one call: persistent ``rows`` (host int32[N] and device int64[N]) and their lengths before the
-    draw, which are the positions of the tokens to come."""
+    draw, which are the positions of the tokens to come. ``ahead`` int32[N]: how many of those tokens are drafts that
+    are not said yet (None: none); rows that keep a history have them there."""
 
     rows: np.ndarray
     lens: np.ndarray
     device_rows: Tensor
     device_lens: Tensor
+    ahead: np.ndarray | None = None
 
     def take(self, at: np.ndarray) -> "Drawing":
         """Only the logit rows ``at``."""
         picked = ship(at, self.device_rows.device)
-        return Drawing(self.rows[at], self.lens[at], self.device_rows[picked], self.device_lens[picked])
+        ahead = None if self.ahead is None else self.ahead[at]
+        return Drawing(self.rows[at], self.lens[at], self.device_rows[picked], self.device_lens[picked], ahead)
 
 
 class Stage(Protocol):

@@ -20,7 +20,7 @@ from octavo.device.weights.loader import load
 from octavo.device.worker.budget import measure
 from octavo.device.worker.memory import activation_bytes, kv_bytes, weight_bytes
 from octavo.errors import ConfigError, OutOfMemory
-from octavo.wire.hello import Hello
+from octavo.wire.hello import Hello, Limits
 from octavo.wire.kv import KVLayout, KVSpec
 from octavo.wire.plan import GrammarMasks, StepPlan
 from octavo.wire.ports import Ticket
@@ -102,6 +102,7 @@ class Worker:
             memory=memory,
             weights=weights,
             activations=activations,
+            limits=Limits(drafts=(AsyncRunner if self._platform.asynchronous else ModelRunner).drafts),
             backends=self._reasons,
             phases=dict(self._phases),
             **more,

@@ -34,7 +34,7 @@ def test_no_mask_is_made_before_its_tokens_are_known(house, asks):
 def test_a_fault_fails_only_the_requests_in_it(house, asks, step, kind):
     hit: list[int] = []
 
-    def prepare(worker):
+    def prepare(worker, core):
         def raising(plan):
             if plan.step <= step < plan.step + plan.repeat and len(plan.rows):
                 hit.append(len(plan.rows))
@@ -91,7 +91,7 @@ def test_bursts_are_used_and_end_with_an_arrival():
     house = House((None,), 1, 4, 32, 0, "fcfs", 40, 8, burst=4)
     repeats: list[tuple[Kind, int]] = []
 
-    def prepare(worker):
+    def prepare(worker, core):
         worker.on_forward = lambda plan: repeats.append((plan.kind, plan.repeat))
 
     asks = [Ask([1, 2, 3], 20, 0, 0), Ask([4, 5, 6], 20, 1, 6)]

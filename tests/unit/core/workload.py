@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
+from octavo.config.engine import Speculation
 from octavo.core.engine.core import EngineCore
 from octavo.core.grammar.base import allow
 from octavo.errors import BadRequest
@@ -13,6 +14,7 @@ from octavo.testing.fakes import FakeWorker, Told, expected, fake_config, hear
 from octavo.wire.arrays import pack_tokens
 from octavo.wire.reply import AbortReason, FinishReason
 from octavo.wire.request import EngineRequest, GrammarRef, Sampling
+from octavo.wire.stats import StepStats
 
 VOCAB = 17
 LONGEST = 64
@@ -87,6 +89,12 @@ class OddGrammar:
     def fill(self, bits) -> None:
         bits[:] = odd_bits(self.said)
 
+    def rollback(self, count: int) -> None:
+        del self.said[len(self.said) - count :]
+
+    def forced(self, limit: int) -> list[int]:
+        return []
+
 
 class OddCompiler:
     def compile(self, ref: GrammarRef) -> OddGrammar:
@@ -109,11 +117,12 @@ class House:
     page: int
     burst: int = 1
     caching: bool = True
+    drafts: int = 0
 
     def core(self) -> EngineCore:
         slots = 1  # one layer a group
         config = fake_config(
-            {"vocab": VOCAB, "windows": self.windows},
+            {"vocab": VOCAB, "windows": self.windows, "drafts": self.drafts},
             max_num_seqs=self.rows,
             max_num_batched_tokens=self.budget,
             long_prefill_token_threshold=self.threshold,
@@ -123,6 +132,7 @@ class House:
             max_model_len=LONGEST,
             page=self.page,
             prefix_caching=self.caching,
+            speculation=Speculation(method="ngram", tokens=self.drafts, shortest=1, longest=3) if self.drafts else None,
         )
         least = sum(
             -(-LONGEST // self.page)
@@ -136,7 +146,8 @@ class House:
 
     @property
     def _step(self) -> int:
-        return (min(self.budget, self.threshold) if self.threshold else self.budget) * self.depth
+        most = min(self.budget, self.threshold) if self.threshold else self.budget
+        return max(most, 1 + self.drafts if self.drafts else 0) * self.depth
 
 
 def fake_config_with_memory(config, memory: int):
@@ -156,16 +167,16 @@ class Run:
     most_cached: int = 0
     preemptions: int = 0
     generated: int = 0
-    log: list = field(default_factory=list)
+    reports: list[StepStats] = field(default_factory=list)
 
 
 def drive(house: House, asks: list[Ask], prepare=None, polls: int = 4000) -> Run:
-    """Run a workload to its end, checking rows and pages after every step. ``prepare(worker)`` may set faults."""
+    """Run a workload to its end, checking rows and pages after every step. ``prepare(worker, core)`` may set faults."""
     core = house.core()
     core.start()
     worker = core.worker
     if prepare is not None:
-        prepare(worker)
+        prepare(worker, core)
     run = Run({}, core, 0, worker)
     pending = sorted(range(len(asks)), key=lambda handle: asks[handle].at)
     schedule = core.scheduler.schedule
@@ -200,6 +211,7 @@ def drive(house: House, asks: list[Ask], prepare=None, polls: int = 4000) -> Run
             if reply.stats is not None:
                 run.preemptions += reply.stats.preemptions
                 run.generated += reply.stats.generation_tokens
+                run.reports.append(reply.stats)
         core.scheduler.book.check()
         run.polls += 1
         if not pending and not core.scheduler.unfinished and not core.outstanding and not core.runnable:
@@ -251,6 +263,7 @@ def houses(draw, **fixed) -> House:
         "burst": draw(st.sampled_from([1, 1, 4])),
         "caching": draw(st.booleans()),
     }
+    fixed = {name: draw(value) if isinstance(value, st.SearchStrategy) else value for name, value in fixed.items()}
     return House(**(values | fixed))
 
 

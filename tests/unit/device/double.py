@@ -92,6 +92,9 @@ class Request:
         return self.prompt + self.said
 
 
+Drafts = dict[Request, list[int]]
+
+
 class Driver:
     """Lends rows and pages and makes plans. Every request gets pages of its own in a shuffled order."""
 
@@ -159,9 +162,12 @@ class Driver:
         self.release(request)
         request.epoch += 1
 
-    def plan(self, takes: list[tuple[Request, int]], repeat: int = 1) -> StepPlan:
-        """A step in which each request computes so many tokens: of what is known, else its next one."""
-        takes = sorted(takes, key=lambda pair: pair[0].planned < pair[0].known)
+    def plan(self, takes: list[tuple[Request, int]], repeat: int = 1, drafts: Drafts | None = None) -> StepPlan:
+        """A step in which each request computes so many tokens: of what is known, else its next one, and its drafts
+        behind it."""
+        drafts = drafts or {}
+        takes = sorted(takes, key=lambda pair: (pair[0].planned < pair[0].known, pair[0] in drafts))
+        takes = [(request, take + len(drafts.get(request, ()))) for request, take in takes]
         rows, known, chunk, samples, diff = [], [], [], [], PageDiff()
         columns = {name: [] for name in ("groups", "rows", "starts", "counts", "pages")}
         for request, take in takes:
@@ -189,7 +195,8 @@ class Driver:
             takes=ints([take for _, take in takes]),
             known=ints(known),
             samples=np.array(samples, np.bool_),
-            drafts=ints([0] * len(rows)),
+            drafts=ints([len(drafts.get(r, ())) for r in rows]),
+            draft_tokens=ints([token for r in rows for token in drafts.get(r, ())]),
             chunk=ints(chunk),
             new=self.fresh,
             pages=diff,
@@ -202,8 +209,8 @@ class Driver:
         self.order = rows
         return plan
 
-    def launch(self, takes: list[tuple[Request, int]], repeat: int = 1, masks: GrammarMasks | None = None):
-        plan = self.plan(takes, repeat)
+    def launch(self, takes: list[tuple[Request, int]], repeat: int = 1, masks=None, drafts: Drafts | None = None):
+        plan = self.plan(takes, repeat, drafts)
         self.runner.forward(plan)
         return plan, self.order, self.runner.sample(masks)
 
@@ -216,10 +223,15 @@ class Driver:
                 if request.done or request.epoch != plan.epochs[i]:
                     continue
                 request.computed += int(plan.takes[i])
+                if plan.drafts[i]:
+                    wrong = int(plan.takes[i] - result.counts[i])
+                    request.computed -= wrong
+                    request.planned -= wrong
                 if i in result.row_faults:
                     request.fault, request.done = result.row_faults[i], True
-                if result.counts[i]:
-                    request.said.append(int(result.tokens[i, 0]))
+                for token in result.tokens[i, : result.counts[i]].tolist():
+                    assert not request.done, "something is said behind the end"
+                    request.said.append(token)
                     ended = request.said[-1] in request.stops and len(request.tokens) >= request.min_length
                     request.done = ended or len(request.tokens) >= request.limit
             for nth, i in enumerate([] if extras.rows is None else extras.rows.tolist()):
@@ -230,8 +242,8 @@ class Driver:
                 next(r for r in order if r.row == piece.row).prompt_logprobs.append((piece.start, piece.arrays))
         return results
 
-    def run(self, takes: list[tuple[Request, int]], repeat: int = 1, masks: GrammarMasks | None = None):
-        return self.retire(*self.launch(takes, repeat, masks))
+    def run(self, takes: list[tuple[Request, int]], repeat: int = 1, masks: GrammarMasks | None = None, drafts=None):
+        return self.retire(*self.launch(takes, repeat, masks, drafts))
 
 
 def alone(request: Request, chunk: int = 1000, model: TinyModel | None = None, **options) -> list[int]:

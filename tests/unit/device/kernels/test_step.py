@@ -30,7 +30,8 @@ def test_inputs_are_what_each_row_would_make_alone(step):
         if n:
             computed[row] = -1  # the plan is believed, not the device
             assert plan >= 0
-    last, ahead = rng.integers(0, 99, ROWS + 1), rng.integers(0, 99, (ROWS + 1, drafts))
+    last = rng.integers(0, 99, ROWS + 1)
+    ahead = rng.integers(0, 99, sum(n - 1 for n, given in zip(takes, known, strict=True) if not given))
     chunk = rng.integers(100, 199, sum(known))
     got = step_in(
         *(torch.tensor(c, dtype=torch.int64) for c in (rows, takes, known)),
@@ -41,11 +42,12 @@ def test_inputs_are_what_each_row_would_make_alone(step):
         sum(takes),
         torch.from_numpy(ahead) if drafts else None,
     )
-    ids, positions, index, lens, pieces = [], [], [], [], iter(chunk)
+    ids, positions, index, lens, pieces, guesses = [], [], [], [], iter(chunk), iter(ahead)
     for i, row in enumerate(rows):
         start = planned[i] if known[i] else computed[row]
         mine = [next(pieces) for _ in range(known[i])]
-        mine += [last[row], *ahead[row]][: takes[i] - known[i]]
+        if not known[i]:
+            mine += [last[row], *(next(guesses) for _ in range(takes[i] - 1))]
         ids += mine
         positions += list(range(start, start + takes[i]))
         index += [i] * takes[i]

@@ -24,7 +24,8 @@ factors = st.sampled_from((0.5, 1.0, 1.3, -0.7, 2.0))
     st.integers(0, 2**31),
 )
 def test_lists_are_the_counts_and_both_are_the_formula(entering, said, asked, seed):
-    lists, counts = Lists(), Counts(Rows(RequestState(ROWS, 8, CPU), VOCAB, CPU))
+    given_rows = Rows(RequestState(ROWS, 8, CPU), VOCAB, CPU)
+    lists, counts = Lists(given_rows), Counts(given_rows)
     prompts, answers = {}, {}
     for row, prompt, answer in entering:
         for seen in (lists, counts):

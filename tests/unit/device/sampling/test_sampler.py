@@ -143,7 +143,12 @@ def test_penalties_count_what_is_said_and_forget_the_last_owner_of_a_row():
     logits[0, 10], logits[0, 20] = 2.0, 1.5
     asked = Sampling(seed=1, temperature=0.0, frequency_penalty=0.3)
     sampler = sampler_of([new_row(0, asked)])
-    said = [int(sampler.sample(logits.clone(), drawing_of([0], [2 + i])).tokens[0]) for i in range(4)]
+    said = []
+    for i in range(4):
+        drawing = drawing_of([0], [2 + i])
+        drawn = sampler.sample(logits.clone(), drawing)
+        sampler.commit(drawing, drawn.tokens, drawn.good)
+        said.append(int(drawn.tokens[0]))
     assert said == [10, 10, 20, 10]
     sampler.add(new_row(0, asked, (1, 10, 10), prompt=1))
     assert int(sampler.sample(logits.clone(), drawing_of([0], [3])).tokens[0]) == 20

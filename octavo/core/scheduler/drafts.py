@@ -1,0 +1,93 @@
+"""Drafts: guesses of what a request says next, which the device verifies within one step.
+
+A guess costs time where it is wrong and changes nothing: each token is drawn as it would be without.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from octavo.config.engine import Speculation
+from octavo.core.scheduler.book import Book
+from octavo.core.scheduler.lookup import Lookup
+from octavo.core.scheduler.request import Request
+from octavo.wire.arrays import Ints
+
+#: Drafts take no page that could be somebody else's while the pool is fuller than this.
+ROOMY = 0.9
+
+
+class Drafter(Protocol):
+    """A way to guess on the host."""
+
+    def propose(self, request: Request, tokens: Ints, most: int) -> Sequence[int]:
+        """At most ``most`` tokens, 1 at least, that may follow ``tokens``: all that the request has so far."""
+
+
+class Forced:
+    """What the request's grammar leaves no choice about."""
+
+    def propose(self, request: Request, tokens: Ints, most: int) -> Sequence[int]:
+        return request.grammar.drafts(most) if request.grammar is not None else ()
+
+
+class NGram:
+    """What followed the last tokens when they came before, in the prompt or in the answer."""
+
+    def __init__(self, shortest: int, longest: int):
+        self._shortest, self._longest = shortest, longest
+
+    def propose(self, request: Request, tokens: Ints, most: int) -> Sequence[int]:
+        if request.lookup is None:
+            request.lookup = Lookup(self._shortest, self._longest, request.wire.limit)
+        return request.lookup.find(tokens, most)
+
+
+class Window(NamedTuple):
+    """A row and the drafts behind its last token."""
+
+    row: int
+    tokens: Sequence[int]
+
+
+class Drafts:
+    """Asks ``drafters`` in turn for each row, for at most ``most`` tokens."""
+
+    def __init__(self, book: Book, speculation: Speculation):
+        self.book = book
+        self.most = speculation.tokens
+        self.drafters: list[Drafter] = [Forced()]
+        if speculation.method == "ngram":
+            self.drafters.append(NGram(speculation.shortest, speculation.longest))
+
+    def windows(self, decodes: Ints, left: int) -> list[Window]:
+        """Drafts for rows that continue from their own last token, as far as ``left`` tokens of the step's budget and
+        free pages go. A row with a step in flight gets none: its last token is not known here."""
+        c = self.book.columns
+        rows = decodes[(c.uses[decodes] == 0) & (c.limit[decodes] - c.length[decodes] > 1)]
+        found = []
+        for row in rows.tolist():
+            if left <= 0:
+                break
+            request, length = self.book.at[row], int(c.length[row])
+            assert request is not None
+            # The last token of all is drawn behind a draft, so it is none.
+            most = min(self.most, left, int(c.limit[row]) - length - 1)
+            known = c.tokens[row, :length]
+            drafts: Sequence[int] = ()
+            for drafter in self.drafters:
+                if drafts := drafter.propose(request, known, most):
+                    break
+            drafts = drafts[: self._room(request, len(drafts))] if drafts else ()
+            if drafts:
+                found.append(Window(row, drafts))
+                left -= len(drafts)
+        return found
+
+    def _room(self, request: Request, count: int) -> int:
+        """How many drafts the row's pages hold; it gets more where they are free, nobody has to go for them."""
+        book, kv = self.book, self.book.kv
+        first = int(book.columns.computed[request.row]) + 1
+        missing = kv.missing(request.tables, first + count)
+        if missing and kv.pool.usage < ROOMY and kv.pool.free >= missing:
+            book.grow(request, missing // kv.groups)
+        return min(count, int(book.columns.capacity[request.row]) - first)
