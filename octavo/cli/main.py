@@ -13,6 +13,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("octavo.cli.serve", "serve a model over OpenAI's API"),
     "chat": ("octavo.cli.chat", "talk to a model in the terminal"),
     "complete": ("octavo.cli.complete", "let a model continue a text"),
+    "top": ("octavo.cli.top", "watch a running server in the terminal"),
+    "run-batch": ("octavo.cli.run_batch", "answer a file of requests"),
     "bench": ("octavo.cli.bench", "measure throughput, latency, start-up or a running server"),
     "env": ("octavo.cli.env", "what this machine has, and which backends octavo would use"),
 }
