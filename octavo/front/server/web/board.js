@@ -144,14 +144,21 @@ function panel(title, series, words, least) {
     node, make("div", {class: "axis fine"}, make("span", {}, "3 min ago"), make("span", {}, "now")));
 }
 
-function histogram(title, buckets = [], before = []) {
+/** What fell into each bucket since `before`. */
+function fallen(buckets, before) {
   const earlier = new Map(before);
   let under = 0;
-  const counts = buckets.map(([bound, total]) => {
+  return buckets.map(([bound, total]) => {
     const grown = Math.max(0, total - (earlier.get(bound) ?? 0)), own = Math.max(0, grown - under);
     under = grown;
     return own;
   });
+}
+
+/** A panel; where nothing fell since `before`, it shows all there is. */
+function histogram(title, buckets = [], before = []) {
+  let counts = fallen(buckets, before), when = before.length ? "recent" : "in all";
+  if (!counts.some(Boolean)) [counts, when] = [fallen(buckets, []), "in all"];
   const total = counts.reduce((sum, one) => sum + one, 0);
   const caption = (text) => make("figcaption", {}, make("h3", {}, title), make("span", {class: "fine top"}, text));
   if (!total) return make("figure", {class: "panel"}, caption("nothing yet"), make("div", {class: "none"}));
@@ -168,7 +175,7 @@ function histogram(title, buckets = [], before = []) {
     told.push([name, seconds(value)]);
   }
   const label = `${title}: ${told.map((one) => one.join(" ")).join(", ")} of ${total}`;
-  return make("figure", {class: "panel"}, caption(`${count(total)} seen`), bars(shown, titles, marks, label),
+  return make("figure", {class: "panel"}, caption(`${count(total)} ${when}`), bars(shown, titles, marks, label),
     make("div", {class: "axis fine"}, make("span", {}, seconds(bound(from - 1))), make("span", {}, Number.isFinite(bound(to)) ? seconds(bound(to)) : "more")),
     make("dl", {class: "quantiles"}, ...told.map(([name, value]) => make("div", {class: name}, make("dt", {}, name), make("dd", {}, value)))));
 }
