@@ -53,8 +53,8 @@ class StructuredOutputsParams:
     JSON allows; ``disable_any_whitespace``: nothing. ``disable_additional_properties``: objects have the properties
     that their schemas name and no others. Raises ``BadRequest``.
 
-    ``lark`` and ``after`` are set by this program only: a grammar that names token ids, and the ids behind which the
-    grammar holds.
+    ``lark``, ``after`` and ``param`` are set by this program only: a grammar that names token ids, the ids behind which
+    the grammar holds, and the name of the field that asked for it, for errors.
     """
 
     json: str | dict[str, Any] | bool | None = None
@@ -68,6 +68,7 @@ class StructuredOutputsParams:
     whitespace_pattern: str | None = None
     lark: str | None = field(default=None, repr=False)
     after: tuple[int, ...] = field(default=(), repr=False)
+    param: str = field(default="structured_outputs", repr=False)
 
     def __post_init__(self) -> None:
         kinds = ("json", "regex", "choice", "grammar", "json_object", "structural_tag", "lark")
@@ -80,10 +81,14 @@ class StructuredOutputsParams:
                 f"structured_outputs needs exactly one of {', '.join(kinds[:-1])}; it has {what}", "structured_outputs"
             )
         self._name = given[0]
+        for name in ("disable_any_whitespace", "disable_additional_properties"):
+            if not isinstance(getattr(self, name), bool):
+                raise BadRequest(f"{name} must be true or false", f"structured_outputs.{name}")
         if self.whitespace_pattern is not None:
-            if not isinstance(self.whitespace_pattern, str) or len(self.whitespace_pattern) > MAX_WHITESPACE:
+            size = len(self.whitespace_pattern) if isinstance(self.whitespace_pattern, str) else 0
+            if not 0 < size <= MAX_WHITESPACE:
                 raise BadRequest(
-                    f"whitespace_pattern must be text of at most {MAX_WHITESPACE} characters", "structured_outputs"
+                    f"whitespace_pattern must be text of 1 to {MAX_WHITESPACE} characters", "structured_outputs"
                 )
             if self.disable_any_whitespace:
                 raise BadRequest(
@@ -97,13 +102,15 @@ class StructuredOutputsParams:
 
     @property
     def _param(self) -> str:
-        return f"structured_outputs.{self._name}"
+        return f"{self.param}.{self._name}" if self.param == "structured_outputs" else self.param
 
     def _as_text(self) -> tuple[str, str]:
         """Kind and text of ``wire.GrammarRef``."""
         name, value = self._name, getattr(self, self._name)
         if name in ("json", "structural_tag"):
             kind = "json_schema" if name == "json" else name
+            if not isinstance(value, (str, dict, bool)) or (isinstance(value, bool) and name != "json"):
+                raise BadRequest(f"{name} must be an object, or its text", self._param)
             return kind, value if isinstance(value, str) else _json_text(value, self._param)
         if name == "json_object":
             if value is not True:

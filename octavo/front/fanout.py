@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from msgspec.structs import replace
+
 from octavo.common.log import logger
 from octavo.errors import (
     BadRequest,
@@ -233,7 +235,7 @@ class Desk:
             touched[id(group)] = group
             if isinstance(said, Refused):
                 group.refused = True
-                group.fail(_refusal(said))
+                group.fail(_refusal(said, group.params))
                 del self._open[said.handle]
                 self._note_end(group)
             else:
@@ -347,7 +349,11 @@ def _by_handle(reply: StepReply) -> dict[int, tuple[list[int], list[RequestDelta
     return news
 
 
-def _refusal(said: Refused) -> OctavoError:
+def _refusal(said: Refused, params: SamplingParams) -> OctavoError:
+    asked = params.structured_outputs
+    field = (said.param or "").partition(".")[0]
+    if asked is not None and field == "structured_outputs" and asked.param != field:
+        said = replace(said, param=asked.param)  # as the request called it
     if said.status == Overloaded.status:
         return Overloaded(said.reason, said.param, said.retry_after)
     if said.status == 503:

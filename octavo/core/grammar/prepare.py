@@ -71,8 +71,8 @@ def quoted(text: str) -> str:
 def grammar(ref: GrammarRef) -> str:
     """Lark, or GBNF where a rule is written with ``::=``."""
     text = ref.text
-    nests(text, "the grammar")
     if _RULE.search(text):
+        nests(text, "the grammar")
         try:
             text = any_to_lark(text)
         except Exception as error:
@@ -82,6 +82,7 @@ def grammar(ref: GrammarRef) -> str:
 
 def own_lark(text: str, ref: GrammarRef) -> str:
     """Lark with the schemas in it rewritten."""
+    nests(text, "the grammar")
     text = _OPTIONS.sub(_no_options, text)
     if "%llguidance" in text:
         raise BadRequest("the grammar must not set options of %llguidance", PARAM)

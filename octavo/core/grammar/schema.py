@@ -141,7 +141,7 @@ def _no_constant(name: str) -> Any:
 
 
 def write(value: Schema, whitespace: str | None = None, closed: bool = False) -> str:
-    """The schema as text for llguidance; ``whitespace`` and ``closed`` as in ``wire.GrammarRef``. Raises ``BadRequest``."""
+    """As text for llguidance; ``whitespace`` and ``closed`` as in ``wire.GrammarRef``. Raises ``BadRequest``."""
     rewritten = Rewriter(closed).schema(value, "", 0)
     if rewritten is True:
         rewritten = {}

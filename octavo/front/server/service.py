@@ -16,6 +16,7 @@ from octavo.errors import BadRequest, EngineDead, NotFound, Unsupported
 from octavo.front.intake import LONG_TEXT, Side
 from octavo.front.server.errors import Stuck
 from octavo.front.server.openai.schema import SamplingBody
+from octavo.front.server.openai.structured import structured
 from octavo.front.server.options import Options
 from octavo.outputs import RequestOutput
 from octavo.params import RequestOutputKind, SamplingParams
@@ -116,6 +117,7 @@ class Service:
             bad_words=body.bad_words,
             skip_special_tokens=body.skip_special_tokens,
             spaces_between_special_tokens=body.spaces_between_special_tokens,
+            structured_outputs=structured(body.response_format, body.structured_outputs),
             output_kind=RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY,
         )
 

@@ -4,7 +4,7 @@ Unknown fields are accepted and ignored, as clients expect; a field that asks fo
 refused (``REFUSED``), never ignored.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, StringConstraints, WrapValidator
@@ -43,8 +43,6 @@ REFUSED: dict[str, Callable[[Any], bool]] = {
     "tool_choice": _only("none"),
     "functions": lambda value: value is None,
     "function_call": _only("none"),
-    "response_format": lambda value: _never(value) or (isinstance(value, Mapping) and value.get("type") == "text"),
-    "structured_outputs": _never,
     "guided_json": _never,
     "guided_regex": _never,
     "guided_choice": _never,
@@ -116,6 +114,8 @@ class SamplingBody(Body):
     logit_bias: dict[str, float] | None = None
     allowed_token_ids: Ids | None = None
     bad_words: Texts | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
