@@ -189,11 +189,11 @@ class CallReader:
     def _over(self) -> None:
         """A key or a value is whole."""
         self._literal = None
+        parts, self._parts = self._parts, []
         if self._expect == "key":
-            self._found_key(loads("".join(self._parts)))
+            self._found_key(loads("".join(parts)))
             return
         self._expect = "next"
-        parts, self._parts = self._parts, []
         if self._key in self._style.name and not self._calls.is_open:
             name = loads("".join(parts))
             if not isinstance(name, str) or not name:

@@ -11,6 +11,12 @@ TOOL_PARSERS: Registry[ParserSpec] = Registry(
         "qwen3_coder": "qwen3:QWEN3_CODER",
         "qwen3_xml": "qwen3:QWEN3_CODER",
         "mimo": "qwen3:QWEN3_CODER",
+        "kimi_k2": "kimi:KIMI_K2",
+        "glm45": "glm:GLM",
+        "glm47": "glm:GLM",
+        "deepseek_v4": "deepseek_v4:DEEPSEEK_V4",
+        "gemma4": "gemma:GEMMA4",
+        "pythonic": "pythonic:PYTHONIC",
     },
     plugins="octavo.tool_parsers",
 )
@@ -21,6 +27,11 @@ REASONING_PARSERS: Registry[ParserSpec] = Registry(
     {
         "qwen3": "qwen3:QWEN3_CODER",
         "mimo": "qwen3:QWEN3_CODER",
+        "kimi_k2": "kimi:KIMI_K2",
+        "glm45": "glm:GLM",
+        "glm47": "glm:GLM",
+        "deepseek_v4": "deepseek_v4:DEEPSEEK_V4",
+        "gemma4": "gemma:GEMMA4",
     },
     plugins="octavo.reasoning_parsers",
 )

@@ -62,12 +62,18 @@ def plain_name(text: str) -> Head:
     return Head(text.strip().strip("\"'"))
 
 
+def attribute_name(text: str) -> Head:
+    """The header of a tag: name="f", with any quotes or none."""
+    return plain_name(text.strip().removeprefix("name").lstrip().removeprefix("="))
+
+
 class Think(NamedTuple):
     """How a format marks reasoning.
 
     ``kwargs``: the template's switches; any that is given decides (on where one of them is true), else ``default``.
     ``reenter``: the start marker counts in the middle of content as well. ``implicit``: a call's marker ends it.
-    ``trim``: white space at its end is not told. ``label``: a word of the format that stands first in it.
+    ``trim``: white space at its end is not told. ``label``: a word of the format that stands first in it; at the very
+    front of an answer it begins reasoning without the start marker.
     """
 
     start: str
@@ -150,6 +156,7 @@ class ParserSpec:
     ``header``: reads what stood in a NAME state. ``start``: the state of an answer in which no reasoning is open.
     ``fused``: reasoning and calls are one format; the table holds both. ``hints``: texts that a template of this format
     holds, all of them (one that is a special token of the tokenizer counts too); none: never chosen by itself.
+    ``tokens``: markers that are special tokens of the family's tokenizers; tests build theirs from them.
     ``grammar``: the format's texts around a call, for grammars.
     """
 
@@ -163,6 +170,7 @@ class ParserSpec:
     ids: str = "random"
     fused: bool = False
     hints: tuple[str, ...] = ()
+    tokens: tuple[str, ...] = ()
     examples: tuple[Example, ...] = ()
     grammar: "Wire | None" = None
 

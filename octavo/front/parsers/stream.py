@@ -444,9 +444,6 @@ class ParserStream:
             if rest and self._tell_reasoning:
                 self._events.append(Event(Kind.REASONING, rest))
             return
-        if role is Role.AFTER:
-            assert self._tags is not None
-            self._tags.close()
         if self._raw is not None:
             self._end_unnamed(stopped)
         if self._calls.is_open:
@@ -468,7 +465,7 @@ class ParserStream:
 
     def _end_call(self, stopped: bool, role: Role) -> None:
         if self._tags is not None:
-            if stopped and role is Role.VALUE:
+            if stopped and role in (Role.VALUE, Role.AFTER):
                 self._tags.close()
             if stopped and role in (Role.VALUE, Role.AFTER, Role.ARGS):
                 self._close_call()

@@ -121,7 +121,7 @@ def _rows(spec: ParserSpec, ids: Collection[str], calls: bool) -> dict[str, dict
         for name, style in spec.args.items():
             if not isinstance(style, Tags):
                 # What may stand behind arguments that are whole.
-                rows.setdefault(BETWEEN, {**rows[CONTENT], **rows[name]})
+                rows[BETWEEN] = {**rows[CONTENT], **rows[name], **rows.get(BETWEEN, {})}
     content = rows.setdefault(CONTENT, {})
     ends = {
         marker: To(CONTENT) for name, row in rows.items() for marker, to in row.items()
@@ -142,6 +142,8 @@ def _rows(spec: ParserSpec, ids: Collection[str], calls: bool) -> dict[str, dict
         rows[REASONING] = reasoning
         content.setdefault(think.end, To(CONTENT))
         content.setdefault(think.start, To(REASONING, first=not think.reenter))
+        if think.label:
+            content.setdefault(think.label, To(REASONING, keep=True, first=True))
         if BETWEEN in rows and think.reenter:
             rows[BETWEEN].setdefault(think.start, To(REASONING))
     rows[RAW] = {marker: to for marker, to in {**ends, **content}.items() if not to.keep}

@@ -12,6 +12,7 @@ HERMES = ParserSpec(
         BETWEEN: {"</tool_call>": CONTENT, "<tool_call>": WRAP, "{": To(ARGS, keep=True)},
     },
     args={ARGS: JsonCall()},
+    tokens=("<think>", "</think>", "<tool_call>", "</tool_call>"),
     hints=("<tool_call>", "</tool_call>", "arguments"),
     grammar=Wire(
         "<tool_call>\n", '{"name": "{name}", "arguments": ', "}", "\n</tool_call>", "\n</tool_call>\n<tool_call>\n"

@@ -32,6 +32,7 @@ QWEN3_CODER = ParserSpec(
         BETWEEN: {"</tool_call>": CONTENT, "<tool_call>": WRAP, "<function=": NAME, "{": To(_JSON, keep=True)},
     },
     args={ARGS: Tags(Trim.LINE), _JSON: JsonCall()},
+    tokens=("<think>", "</think>", "<tool_call>", "</tool_call>"),
     hints=("<tool_call>", "<function=", "<parameter="),
     grammar=Wire(
         "<tool_call>\n",
