@@ -287,6 +287,20 @@ class ServeArgs(EngineArgs):
     default_chat_template_kwargs: dict | None = flag(
         "JSON object given to the chat template of every request", group="server", metavar="JSON", parse=mapping
     )
+    reasoning_parser: str | None = flag(
+        "how the model marks its reasoning, by vLLM's names; none: not at all (auto: as its template shows)",
+        group="server",
+        metavar="NAME",
+    )
+    tool_call_parser: str | None = flag(
+        "how the model writes tool calls, by vLLM's names; none: not at all (auto: as its template shows)",
+        group="server",
+        metavar="NAME",
+    )
+    enable_auto_tool_choice: bool | None = flag("let the model call tools as it likes (it may)", group="server")
+    reasoning_content_alias: bool | None = flag(
+        "chat answers hold their reasoning as reasoning_content too", group="server"
+    )
     return_tokens_as_token_ids: bool | None = flag("write tokens in log-probabilities as token_id:N", group="server")
     enable_force_include_usage: bool | None = flag("send usage at the end of every stream", group="server")
     enable_request_id_headers: bool | None = flag("answer with X-Request-Id (it does)", group="server")

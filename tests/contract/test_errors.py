@@ -320,7 +320,8 @@ def test_tokenize_and_detokenize(server):
     check(server.post("/detokenize", {"tokens": [-1]}), 400, param="tokens")
     check(server.post("/tokenize", {"model": "other", "prompt": "a"}), 404, param="model")
     check(server.post("/tokenize", {}), 400)
-    check(server.post("/tokenize", {"messages": [USER], "tools": [{"type": "function"}]}), 501, param="tools")
+    nameless = {"messages": [USER], "tools": [{"type": "function"}]}
+    check(server.post("/tokenize", nameless), 400, param="tools.0.function")
     check(server.post("/tokenize", {"messages": [USER], "add_special_tokens": True}), 501, param="add_special_tokens")
 
 

@@ -51,6 +51,11 @@ class ChatTemplate:
     def exists(self) -> bool:
         return bool(self._templates)
 
+    @property
+    def source(self) -> str:
+        """The text of every template."""
+        return "\n".join(self._sources.values())
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -26,6 +26,9 @@ class Options:
     response_role: str = "assistant"
     trust_request_chat_template: bool = False
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    reasoning_parser: str = "auto"
+    tool_call_parser: str = "auto"
+    reasoning_alias: bool = False
     tokens_as_ids: bool = False
     force_usage: bool = False
     request_id_headers: bool = True

@@ -14,6 +14,7 @@ from octavo.common.log import logger
 from octavo.common.words import nearest
 from octavo.errors import BadRequest, EngineDead, NotFound, Unsupported
 from octavo.front.intake import LONG_TEXT, Side
+from octavo.front.parsers.base import Format, choose
 from octavo.front.server.errors import Stuck
 from octavo.front.server.openai.schema import SamplingBody
 from octavo.front.server.openai.structured import structured
@@ -51,6 +52,11 @@ class Service:
         self.options = options
         self.created = self.now()
         self.fingerprint = f"octavo-{__version__}"
+        #: How the model writes reasoning and calls; None: what it writes is text.
+        self.format: Format | None = None
+        if engine.tokenizer is not None:
+            template = None if engine.chat is None else engine.chat.source
+            self.format = choose(engine.tokenizer, template, options.reasoning_parser, options.tool_call_parser)
         self.open: set[Work] = set()
         self.draining = False
         self._ended = False

@@ -11,7 +11,6 @@ from octavo import __version__
 from octavo.errors import BadRequest
 from octavo.front.intake import LONG_TEXT
 from octavo.front.metrics.prometheus import CONTENT_TYPE, Prometheus
-from octavo.front.server.openai.chat import render
 from octavo.front.server.openai.schema import (
     DetokenizeAnswer,
     DetokenizeBody,
@@ -20,6 +19,7 @@ from octavo.front.server.openai.schema import (
     TokenizeChatBody,
     TokenizeCompletionBody,
 )
+from octavo.front.server.openai.turn import render
 from octavo.front.server.routing import ERRORS, JSONRoute
 from octavo.front.server.service import Service
 

@@ -41,7 +41,9 @@ def routes(service: Service) -> APIRouter:
         )
         asked.logprobs = asked.top_logprobs is not None
         answer = job.whole([output])
+        reasoned = answer.usage.completion_tokens_details
         answer.usage = _usage([output], [body.prompt_tokens])
+        answer.usage.completion_tokens_details = reasoned
         return answer
 
     @router.post("/v1/completions/derender", responses=ERRORS_WITHOUT_ENGINE)

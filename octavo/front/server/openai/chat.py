@@ -1,11 +1,12 @@
 """POST /v1/chat/completions."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
+import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from octavo.errors import BadRequest, Unsupported
 from octavo.front.server.openai import chunks
 from octavo.front.server.openai.chunks import (
     ChatChoiceChunk,
@@ -19,15 +20,18 @@ from octavo.front.server.openai.chunks import (
 )
 from octavo.front.server.openai.job import Job
 from octavo.front.server.openai.schema import (
+    CalledFunction,
     ChatAnswer,
     ChatBody,
     ChatChoice,
-    ChatFields,
     ChatLogprobs,
     ChatMessage,
+    ToolCall,
 )
+from octavo.front.server.openai.turn import ChatTurn, Message, News
 from octavo.front.server.routing import ERRORS, JSONRoute
 from octavo.front.server.service import Service
+from octavo.front.server.sse import frame
 from octavo.outputs import CompletionOutput, RequestOutput
 from octavo.params import SamplingParams
 
@@ -44,118 +48,156 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
-async def render(service: Service, body: ChatFields, request: Request) -> list[int]:
-    """The prompt that ``body.messages`` make."""
-    options = service.options
-    if body.add_special_tokens:
-        raise Unsupported(
-            "add_special_tokens is not supported for chat: the template writes them", "add_special_tokens"
-        )
-    if body.chat_template is not None and not options.trust_request_chat_template:
-        raise BadRequest(
-            "chat_template of a request needs a server started with --trust-request-chat-template", "chat_template"
-        )
-    more = options.chat_template_kwargs | (body.chat_template_kwargs or {})
-    if body.reasoning_effort is not None:
-        more = {"enable_thinking": body.reasoning_effort != "none"} | more | {"reasoning_effort": body.reasoning_effort}
-    continues = bool(body.continue_final_message)
-    generation = not continues if body.add_generation_prompt is None else body.add_generation_prompt
-    return await service.render_chat(
-        len(await request.body()),
-        [message.model_dump(exclude_unset=True) for message in body.messages],
-        documents=body.documents,
-        add_generation_prompt=generation,
-        continue_final_message=continues,
-        chat_template=body.chat_template,
-        chat_template_kwargs=more,
-    )
-
-
 class ChatJob(Job[ChatBody]):
     """One conversation, ``n`` answers."""
 
     prefix = "chatcmpl"
 
     def __init__(self, service: Service, body: ChatBody, request: Request):
+        self.turn = ChatTurn(service, body, request)
         super().__init__(service, body, request)
-        if body.top_logprobs is not None and not body.logprobs:
-            raise BadRequest("top_logprobs needs logprobs", "top_logprobs")
-        continues = body.continue_final_message or body.add_generation_prompt is False
-        self.role: str = body.messages[-1].role if continues else service.options.response_role
+        self.tally = self.turn.tally
+        self.role: str = body.messages[-1].role if self.turn.continues else service.options.response_role
+        self._alias = service.options.reasoning_alias
         self._begun: set[int] = set()
+        #: What stands before and behind the text in the chunk of each answer that holds nothing else.
+        self._frames_of: dict[int, tuple[bytes, bytes]] = {}
+        self._plain = not (body.logprobs or body.return_token_ids)
 
     @property
     def asked_max_tokens(self) -> int | None:
-        longest = self.body.max_completion_tokens
-        return self.body.max_tokens if longest is None else longest
+        return self.turn.asked_max_tokens
 
     async def prompts(self) -> Sequence[list[int]]:
-        return [await render(self.service, self.body, self.request)]
+        return [await self.turn.prompt()]
 
     def params(self) -> SamplingParams:
-        body = self.body
-        asked = self.asked_max_tokens
-        limit = self.service.engine.config.text.generation_defaults.get("max_tokens") if asked is None else asked
-        if limit == 0:
-            raise BadRequest("max_tokens must be at least 1", "max_tokens")
-        logprobs = (body.top_logprobs or 0) if body.logprobs else None
-        return self.service.sampling(body, max_tokens=limit, logprobs=logprobs, prompt_logprobs=body.prompt_logprobs)
+        return self.turn.params()
+
+    async def start(self) -> None:
+        await self.turn.start()
+
+    def close(self) -> None:
+        self.turn.close()
+
+    # -- whole --
+
+    async def answer(self) -> ChatAnswer:
+        parts: dict[int, tuple[Message, CompletionOutput]] = {}
+        async for news in self.turn:
+            if news.index not in parts:
+                parts[news.index] = Message(), CompletionOutput(news.index, "", [], logprobs=[])
+            message, said = parts[news.index]
+            message.add(news)
+            said.token_ids += news.output.token_ids
+            said.logprobs += news.output.logprobs or ()  # type: ignore[operator]
+        assert self.turn.last is not None
+        return self._answer(self.turn.last, [parts[index] for index in sorted(parts)])
 
     def whole(self, outputs: Sequence[RequestOutput]) -> ChatAnswer:
+        """The answer that a last output makes."""
         (output,) = outputs
+        parts = []
+        for choice in output.outputs:
+            message = Message()
+            message.add(self.turn.read(output, choice))
+            parts.append((message, choice))
+        return self._answer(output, parts)
+
+    def _answer(self, output: RequestOutput, parts: Sequence[tuple[Message, CompletionOutput]]) -> ChatAnswer:
+        ids, scored = self.body.return_token_ids, self.body.prompt_logprobs is not None
         choices = [
             ChatChoice(
                 index=choice.index,
-                message=ChatMessage(role=self.role, content=self._echo() + choice.text),
+                message=self._message(message),
                 logprobs=self._logprobs_body(choice),
-                finish_reason=choice.finish_reason,
-                stop_reason=choice.stop_reason,
-                token_ids=choice.token_ids if self.body.return_token_ids else None,
+                finish_reason=message.finish_reason,
+                stop_reason=message.stop_reason,
+                token_ids=choice.token_ids if ids else None,
             )
-            for choice in output.outputs
+            for message, choice in parts
         ]
-        scored = self.body.prompt_logprobs is not None
         return ChatAnswer(
             id=self.id,
             created=self.created,
             model=self.model,
             choices=choices,
-            usage=self.usage(),
+            usage=self.tally.usage(),
             system_fingerprint=self.service.fingerprint,
             prompt_logprobs=chunks.prompt_logprobs(output.prompt_logprobs) if scored else None,
-            prompt_token_ids=output.prompt_token_ids if self.body.return_token_ids else None,
+            prompt_token_ids=output.prompt_token_ids if ids else None,
         )
 
-    def tell(
-        self, place: int, output: RequestOutput, choice: CompletionOutput, usage: UsageChunk | None
-    ) -> list[ChatChunk]:
-        found = []
-        if choice.index not in self._begun:
-            self._begun.add(choice.index)
-            found.append(self._first(choice.index, output, usage))
-        logprobs = self._logprobs(choice)
-        if choice.text or choice.finish_reason or logprobs or self.body.return_token_ids:
-            delta = Delta(content=choice.text)
+    def _message(self, message: Message) -> ChatMessage:
+        content, echo = message.content, self._echo()
+        calls = [
+            ToolCall(id=name_id, function=CalledFunction(name=name, arguments=arguments))
+            for name_id, name, arguments in message.calls
+        ]
+        return ChatMessage(
+            role=self.role,
+            content=echo + (content or "") if echo else content,
+            reasoning=message.reasoning,
+            reasoning_content=message.reasoning if self._alias else None,
+            tool_calls=calls or None,
+        )
+
+    # -- stream --
+
+    async def news(self, continuous: bool) -> AsyncIterator[list[Any]]:
+        async for news in self.turn:
+            yield self._tell(news, self.tally.chunk() if continuous else None)
+
+    def _tell(self, news: News, usage: UsageChunk | None) -> list[Any]:
+        index, events = news.index, news.events
+        found: list[Any] = []
+        if index not in self._begun:
+            self._begun.add(index)
+            found.append(self._first(index, usage))
+        if self._plain and usage is None and news.finish_reason is None:
+            if not events:
+                return found
+            if len(events) == 1 and events[0].kind is chunks.Kind.CONTENT:
+                found.append(self._text(index, events[0].text))
+                return found
+        deltas = chunks.deltas(events, self._alias)
+        logprobs = self._logprobs(news.output)
+        if not deltas and (news.finish_reason or logprobs or self.body.return_token_ids):
+            deltas = [Delta(content="")] if news.finish_reason else [Delta()]
+        for place, delta in enumerate(deltas):
+            # What belongs to all of the news goes with its first chunk, how the answer ended with the last.
+            ids = news.output.token_ids if place == 0 else []
+            told = logprobs if place == 0 else None
+            finish = news.finish_reason if place == len(deltas) - 1 else None
+            stop = news.output.stop_reason if finish else None
             if self.body.return_token_ids:
-                shown: ChatChoiceChunk = ChatChoiceIds(
-                    choice.index, delta, logprobs, choice.finish_reason, choice.stop_reason, choice.token_ids
-                )
-            elif choice.finish_reason:
-                shown = ChatChoiceEnd(choice.index, delta, logprobs, choice.finish_reason, choice.stop_reason)
+                shown: ChatChoiceChunk = ChatChoiceIds(index, delta, told, finish, stop, ids)
+            elif finish:
+                shown = ChatChoiceEnd(index, delta, told, finish, stop)
             else:
-                shown = ChatChoiceChunk(choice.index, delta, logprobs)
+                shown = ChatChoiceChunk(index, delta, told)
             found.append(self._chunk(shown, usage))
         return found
+
+    def _text(self, index: int, text: str) -> bytes:
+        """The frame of a chunk that holds only text: nearly all chunks do."""
+        around = self._frames_of.get(index)
+        if around is None:
+            mark = "-"
+            before, _, behind = frame(
+                msgspec.json.encode(self._chunk(ChatChoiceChunk(index, Delta(content=mark)), None))
+            ).partition(b'"content":"-"')
+            around = self._frames_of[index] = before + b'"content":', behind
+        return around[0] + msgspec.json.encode(text) + around[1]
 
     def last(self, usage: UsageChunk) -> ChatChunkUsage:
         return ChatChunkUsage(self.id, self.created, self.model, [], usage=usage)
 
-    def _first(self, index: int, output: RequestOutput, usage: UsageChunk | None) -> ChatChunk:
+    def _first(self, index: int, usage: UsageChunk | None) -> ChatChunk:
         shown = ChatChoiceChunk(index, Delta(self.role, self._echo()))
         if self.body.return_token_ids and len(self._begun) == 1:
-            return ChatChunkIds(
-                self.id, self.created, self.model, [shown], usage=usage, prompt_token_ids=output.prompt_token_ids
-            )
+            ids = self.turn.prompt_ids
+            return ChatChunkIds(self.id, self.created, self.model, [shown], usage=usage, prompt_token_ids=ids)
         return self._chunk(shown, usage)
 
     def _chunk(self, choice: ChatChoiceChunk, usage: UsageChunk | None) -> ChatChunk:

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from octavo.front.parsers.events import Event, Kind
 from octavo.outputs import Logprob, PositionLogprobs
 
 
@@ -13,11 +14,16 @@ class Cached(Struct):
     cached_tokens: int
 
 
+class Reasoned(Struct):
+    reasoning_tokens: int
+
+
 class UsageChunk(Struct, omit_defaults=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: Cached | None = None
+    completion_tokens_details: Reasoned | None = None
 
 
 class TextLogprobs(Struct):
@@ -70,9 +76,26 @@ class ContentLogprobs(Struct):
     content: list[TokenTop]
 
 
+class FunctionDelta(Struct, omit_defaults=True):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class CallDelta(Struct, omit_defaults=True):
+    """``id``, ``type`` and the function's name come once, with the call's first delta."""
+
+    index: int
+    function: FunctionDelta
+    id: str | None = None
+    type: str | None = None
+
+
 class Delta(Struct, omit_defaults=True):
     role: str | None = None
     content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[CallDelta] | None = None
 
 
 class ChatChoiceChunk(Struct):
@@ -108,6 +131,43 @@ class ChatChunkIds(ChatChunkUsage, omit_defaults=True):
     """The first chunk, with ``return_token_ids``."""
 
     prompt_token_ids: list[int] | None = None
+
+
+def deltas(events: Sequence[Event], alias: bool) -> list[Delta]:
+    """``events`` as deltas: one, unless reasoning or content follows what a client must have read before it.
+
+    ``alias``: reasoning is told as reasoning_content too.
+    """
+    found: list[Delta] = []
+    delta, stage = Delta(), Kind.CALL_END
+    for event in events:
+        kind = event.kind
+        if kind is Kind.CALL_END:
+            continue
+        if min(kind, Kind.CALL) < stage:
+            delta = Delta()
+            found.append(delta)
+        stage = min(kind, Kind.CALL)
+        if kind is Kind.CONTENT:
+            delta.content = (delta.content or "") + event.text
+        elif kind is Kind.REASONING:
+            delta.reasoning = (delta.reasoning or "") + event.text
+            if alias:
+                delta.reasoning_content = delta.reasoning
+        else:
+            _call(delta, event)
+    return found
+
+
+def _call(delta: Delta, event: Event) -> None:
+    calls = delta.tool_calls = delta.tool_calls or []
+    if event.kind is Kind.CALL:
+        calls.append(CallDelta(event.index, FunctionDelta(event.text, ""), event.id, "function"))
+        return
+    if not calls or calls[-1].index != event.index:
+        calls.append(CallDelta(event.index, FunctionDelta()))
+    function = calls[-1].function
+    function.arguments = (function.arguments or "") + event.text
 
 
 def finite(value: float) -> float:

@@ -1,6 +1,6 @@
 """POST /v1/completions."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -9,7 +9,7 @@ from starlette.responses import Response
 from octavo.errors import BadRequest
 from octavo.front.server.openai import chunks
 from octavo.front.server.openai.chunks import TextChoice, TextChoiceIds, TextChunk, TextChunkUsage, UsageChunk
-from octavo.front.server.openai.job import Job
+from octavo.front.server.openai.job import Job, check
 from octavo.front.server.openai.schema import (
     CompletionAnswer,
     CompletionBody,
@@ -17,7 +17,7 @@ from octavo.front.server.openai.schema import (
     CompletionLogprobs,
 )
 from octavo.front.server.routing import ERRORS, JSONRoute
-from octavo.front.server.service import Service
+from octavo.front.server.service import Service, Work, merged
 from octavo.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from octavo.params import SamplingParams
 
@@ -43,7 +43,9 @@ class CompletionJob(Job[CompletionBody]):
     prefix = "cmpl"
 
     def __init__(self, service: Service, body: CompletionBody, request: Request):
+        check(body)
         super().__init__(service, body, request)
+        self._work: Work | None = None
         # Characters told so far, a choice: where the next token's text_offset starts. None before the first.
         self._offsets: dict[int, int] = {}
 
@@ -74,7 +76,32 @@ class CompletionJob(Job[CompletionBody]):
             scored = body.logprobs or 0
         return self.service.sampling(body, max_tokens=limit, logprobs=body.logprobs, prompt_logprobs=scored)
 
+    async def start(self) -> None:
+        params = self.params()
+        cap = self.asked_max_tokens is None
+        self._work = await self.service.submit(self.body, self.id, await self.prompts(), params, cap)
+
+    def close(self) -> None:
+        if self._work is not None:
+            self._work.close()
+
+    async def answer(self) -> CompletionAnswer:
+        assert self._work is not None
+        outputs = [await stream.final() for stream in self._work.streams]
+        for place, output in enumerate(outputs):
+            self.tally.count(place, output)
+            output.outputs.sort(key=lambda choice: choice.index)
+        return self.whole(outputs)
+
+    async def news(self, continuous: bool) -> AsyncIterator[list[Any]]:
+        assert self._work is not None
+        async for place, output in merged(self._work.streams):
+            self.tally.count(place, output)
+            usage = self.tally.chunk() if continuous else None
+            yield [chunk for choice in output.outputs for chunk in self._tell(place, output, choice, usage)]
+
     def whole(self, outputs: Sequence[RequestOutput]) -> CompletionAnswer:
+        """The answer that the prompts' last outputs make."""
         choices = []
         for place, output in enumerate(outputs):
             for choice in output.outputs:
@@ -98,11 +125,11 @@ class CompletionJob(Job[CompletionBody]):
             created=self.created,
             model=self.model,
             choices=choices,
-            usage=self.usage(),
+            usage=self.tally.usage(),
             system_fingerprint=self.service.fingerprint,
         )
 
-    def tell(
+    def _tell(
         self, place: int, output: RequestOutput, choice: CompletionOutput, usage: UsageChunk | None
     ) -> list[TextChunk]:
         first = place * (self.body.n or 1) + choice.index not in self._offsets

@@ -1,7 +1,7 @@
 """Job: one request of a generating route, answered whole or as a stream. Chat and completions fill in the shapes."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -9,27 +9,77 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.errors import BadRequest
-from octavo.front.server.openai.chunks import Cached, UsageChunk
-from octavo.front.server.openai.schema import Answer, PromptTokensDetails, SamplingBody, Usage
-from octavo.front.server.service import Service, Work, merged
+from octavo.front.server.openai.chunks import Cached, Reasoned, UsageChunk
+from octavo.front.server.openai.schema import (
+    Answer,
+    CompletionTokensDetails,
+    PromptTokensDetails,
+    SamplingBody,
+    Usage,
+)
+from octavo.front.server.service import Service
 from octavo.front.server.sse import EventStream, frame, unless_gone
-from octavo.outputs import CompletionOutput, RequestOutput
+from octavo.outputs import RequestOutput
 from octavo.params import SamplingParams
 
 B = TypeVar("B", bound=SamplingBody)
 
 
+def check(body: SamplingBody) -> None:
+    """Raises ``RequestError`` for fields that no generating route takes together, or at all."""
+    body.refuse_unsupported()
+    if body.stream_options is not None and not body.stream:
+        raise BadRequest("stream_options needs stream", "stream_options")
+    if body.stream and body.prompt_logprobs is not None:
+        raise BadRequest("prompt_logprobs cannot be streamed", "prompt_logprobs")
+
+
+class Tally:
+    """Tokens of the outputs seen so far. ``reasoning``: tokens of each answer's reasoning, told where ``reasoned``."""
+
+    def __init__(self, reasoned: bool = False):
+        self.reasoning: dict[int, int] = {}
+        self._reasoned = reasoned
+        self._prompt: dict[int, int] = {}
+        self._cached: dict[int, int] = {}
+        self._completion = 0
+
+    def count(self, place: int, output: RequestOutput) -> None:
+        """``output`` has news of the prompt number ``place``."""
+        self._prompt[place] = len(output.prompt_token_ids)
+        if output.num_cached_tokens is not None:
+            self._cached[place] = output.num_cached_tokens
+        for choice in output.outputs:
+            self._completion += len(choice.token_ids)
+
+    def chunk(self) -> UsageChunk:
+        """For a stream."""
+        prompt, completion = sum(self._prompt.values()), self._completion
+        reasoned = Reasoned(sum(self.reasoning.values())) if self._reasoned else None
+        return UsageChunk(prompt, completion, prompt + completion, Cached(sum(self._cached.values())), reasoned)
+
+    def usage(self) -> Usage:
+        """For a whole answer."""
+        prompt, completion = sum(self._prompt.values()), self._completion
+        reasoned = CompletionTokensDetails(reasoning_tokens=sum(self.reasoning.values())) if self._reasoned else None
+        return Usage(
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            total_tokens=prompt + completion,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(self._cached.values())),
+            completion_tokens_details=reasoned,
+        )
+
+
 class Job(ABC, Generic[B]):
-    """``prompts`` go to the engine with ``params``; outputs come back as ``whole`` makes them, or chunk by chunk."""
+    """``start`` hands the request to the engine; what comes back is told chunk by chunk (``news``) or whole.
+
+    ``prompts`` and ``params`` are what the engine is given; ``whole`` makes the answer of last outputs.
+    """
 
     prefix: str
 
     def __init__(self, service: Service, body: B, request: Request):
-        body.refuse_unsupported()
-        if body.stream_options is not None and not body.stream:
-            raise BadRequest("stream_options needs stream", "stream_options")
-        if body.stream and body.prompt_logprobs is not None:
-            raise BadRequest("prompt_logprobs cannot be streamed", "prompt_logprobs")
         self.service = service
         self.request = request
         self.body = body
@@ -38,9 +88,7 @@ class Job(ABC, Generic[B]):
         self.created = service.now()
         asked = body.return_tokens_as_token_ids
         self.as_ids = service.options.tokens_as_ids if asked is None else asked
-        self._prompt_tokens: dict[int, int] = {}
-        self._cached: dict[int, int] = {}
-        self._completion_tokens = 0
+        self.tally = Tally()
 
     @property
     def asked_max_tokens(self) -> int | None:
@@ -56,12 +104,20 @@ class Job(ABC, Generic[B]):
         """How it samples."""
 
     @abstractmethod
-    def whole(self, outputs: Sequence[RequestOutput]) -> Answer:
-        """The answer in one piece."""
+    async def start(self) -> None:
+        """Hand the request to the engine; returns once it is admitted."""
 
     @abstractmethod
-    def tell(self, place: int, output: RequestOutput, choice: CompletionOutput, usage: UsageChunk | None) -> list[Any]:
-        """What a choice's news becomes: chunks, none where there is nothing to say yet."""
+    def close(self) -> None:
+        """Abort what has not finished. May be called twice."""
+
+    @abstractmethod
+    async def answer(self) -> Answer:
+        """The answer in one piece, once it is there."""
+
+    @abstractmethod
+    def news(self, continuous: bool) -> AsyncIterator[list[Any]]:
+        """Chunks as they come: structs, or frames already encoded. ``continuous``: each with the usage so far."""
 
     @abstractmethod
     def last(self, usage: UsageChunk) -> Any:
@@ -70,55 +126,24 @@ class Job(ABC, Generic[B]):
     async def respond(self, request: Request) -> Response:
         """Answers; a client that goes away meanwhile aborts its requests."""
         if self.body.stream:
-            work = await unless_gone(request.receive, self._submit())
-            return EventStream(self._frames(work), work.close)
+            await unless_gone(request.receive, self.start())
+            return EventStream(self._frames(), self.close)
         answer = await unless_gone(request.receive, self._whole())
         return Response(answer.model_dump_json(), media_type="application/json")
 
-    async def _submit(self) -> Work:
-        params = self.params()
-        cap = self.asked_max_tokens is None
-        return await self.service.submit(self.body, self.id, await self.prompts(), params, cap)
-
     async def _whole(self) -> Answer:
-        work = await self._submit()
         try:
-            outputs = [await stream.final() for stream in work.streams]
+            await self.start()
+            return await self.answer()
         finally:
-            work.close()
-        for place, output in enumerate(outputs):
-            self._count(place, output)
-            output.outputs.sort(key=lambda choice: choice.index)
-        return self.whole(outputs)
+            self.close()
 
-    async def _frames(self, work: Work) -> AsyncGenerator[bytes]:
+    async def _frames(self) -> AsyncGenerator[bytes]:
         options = self.body.stream_options
-        continuous = bool(options and options.continuous_usage_stats)
-        async for place, output in merged(work.streams):
-            self._count(place, output)
-            usage = self._usage_chunk() if continuous else None
-            chunks = [chunk for choice in output.outputs for chunk in self.tell(place, output, choice, usage)]
+        async for chunks in self.news(bool(options and options.continuous_usage_stats)):
             if chunks:
-                yield b"".join([frame(msgspec.json.encode(chunk)) for chunk in chunks])
+                yield b"".join(
+                    [chunk if type(chunk) is bytes else frame(msgspec.json.encode(chunk)) for chunk in chunks]
+                )
         if self.service.options.force_usage or (options and options.include_usage):
-            yield frame(msgspec.json.encode(self.last(self._usage_chunk())))
-
-    def _count(self, place: int, output: RequestOutput) -> None:
-        self._prompt_tokens[place] = len(output.prompt_token_ids)
-        if output.num_cached_tokens is not None:
-            self._cached[place] = output.num_cached_tokens
-        self._completion_tokens += sum([len(choice.token_ids) for choice in output.outputs])
-
-    def usage(self) -> Usage:
-        """Tokens of the outputs seen so far."""
-        prompt, completion = sum(self._prompt_tokens.values()), self._completion_tokens
-        return Usage(
-            prompt_tokens=prompt,
-            completion_tokens=completion,
-            total_tokens=prompt + completion,
-            prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(self._cached.values())),
-        )
-
-    def _usage_chunk(self) -> UsageChunk:
-        prompt, completion = sum(self._prompt_tokens.values()), self._completion_tokens
-        return UsageChunk(prompt, completion, prompt + completion, Cached(sum(self._cached.values())))
+            yield frame(msgspec.json.encode(self.last(self.tally.chunk())))

@@ -7,7 +7,16 @@ refused (``REFUSED``), never ignored.
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, StringConstraints, WrapValidator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    WrapValidator,
+    model_serializer,
+)
 from pydantic_core import CoreSchema
 
 from octavo.errors import Unsupported
@@ -169,6 +178,8 @@ class Message(Body):
     role: NonEmpty
     content: str | Annotated[list[str | ContentPart], FIRST_ERROR] | None = None
     name: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
 
@@ -183,6 +194,8 @@ class ChatFields(Body):
     chat_template: str | None = Field(None, description="needs --trust-request-chat-template")
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, Any]] | None = None
+    tools: Annotated[list[dict[str, Any]], FIRST_ERROR] | None = None
+    tool_choice: str | dict[str, Any] | None = Field(None, description="none, auto, required, or a function's name")
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
 
 
@@ -192,10 +205,19 @@ class ChatBody(SamplingBody, ChatFields):
     max_completion_tokens: int | None = None
     logprobs: bool | None = False
     top_logprobs: int | None = None
+    parallel_tool_calls: bool | None = Field(None, description="false: at most one call")
+    include_reasoning: bool | None = Field(None, description="false: reasoning is read and left out")
+    thinking_token_budget: int | None = Field(
+        None, ge=-1, le=2**31 - 1, description="tokens of reasoning before its end is forced; -1: no bound"
+    )
 
 
 class PromptTokensDetails(Answer):
     cached_tokens: int
+
+
+class CompletionTokensDetails(Answer):
+    reasoning_tokens: int
 
 
 class Usage(Answer):
@@ -203,6 +225,7 @@ class Usage(Answer):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails | None = None
+    completion_tokens_details: CompletionTokensDetails | None = None
 
 
 class CompletionLogprobs(Answer):
@@ -247,10 +270,31 @@ class ChatLogprobs(Answer):
     content: list[TokenLogprob]
 
 
+class CalledFunction(Answer):
+    name: str
+    arguments: str
+
+
+class ToolCall(Answer):
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class ChatMessage(Answer):
+    """What there is none of (reasoning, calls) is left out."""
+
     role: str
     content: str | None
     refusal: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = None
+
+    @model_serializer(mode="wrap")
+    def _bare(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        optional = ("reasoning", "reasoning_content", "tool_calls")
+        return {name: value for name, value in serialize(self).items() if value is not None or name not in optional}
 
 
 class ChatChoice(Answer):
