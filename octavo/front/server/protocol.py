@@ -9,6 +9,7 @@ from typing import Any
 
 #: Bytes of request line, headers, trailers and what frames the chunks of a body.
 MAX_HEAD = 64 << 10
+_LONG_HEAD = f"Request line and headers are over the limit of {MAX_HEAD} bytes."
 #: Headers and trailers of one request.
 MAX_HEADERS = 256
 #: A chunk of one byte has five bytes around it; nobody needs more.
@@ -17,8 +18,8 @@ _FRAMING = 8
 PATIENCE = 60.0
 
 
-class _TooManyHeaders(Exception):
-    pass
+class _TooMuch(Exception):
+    """Stops the parser in the middle of a head."""
 
 
 def best(write_timeout: float = PATIENCE) -> Any:
@@ -40,6 +41,8 @@ def best(write_timeout: float = PATIENCE) -> Any:
 
         _read = 0
         _body = 0
+        _head = 0
+        _why: str | None = None
         _whole = False
         _heard = 0.0
         _timer: asyncio.TimerHandle | None = None
@@ -63,23 +66,34 @@ def best(write_timeout: float = PATIENCE) -> Any:
             self._read += len(data)
             super().data_received(data)
             if self._read - (1 + _FRAMING) * self._body > MAX_HEAD:
-                self._refuse(f"Request line and headers are over the limit of {MAX_HEAD} bytes.")
+                self._refuse(_LONG_HEAD)
 
         def on_message_begin(self) -> None:
             self._whole = False
+            self._head = 0
             super().on_message_begin()
 
+        def on_url(self, url: bytes) -> None:
+            self._take(len(url))
+            super().on_url(url)
+
         def on_header(self, name: bytes, value: bytes) -> None:
+            self._take(len(name) + len(value))
             if len(self.headers) >= MAX_HEADERS:
-                raise _TooManyHeaders  # the parser stops, and super().data_received answers
+                self._why = f"A request may have at most {MAX_HEADERS} headers."
+                raise _TooMuch
             super().on_header(name, value)
+
+        def _take(self, count: int) -> None:
+            self._head += count
+            if self._head > MAX_HEAD:
+                self._why = _LONG_HEAD
+                raise _TooMuch  # the parser stops, and super().data_received answers
 
         def send_400_response(self, msg: str) -> None:
             # An answer that is under way must not get another in its middle.
             if self.cycle is None or not self.cycle.response_started or self.cycle.response_complete:
-                if self.headers is not None and len(self.headers) >= MAX_HEADERS:
-                    msg = f"A request may have at most {MAX_HEADERS} headers."
-                super().send_400_response(msg)
+                super().send_400_response(self._why or msg)
             else:
                 self.transport.close()
 

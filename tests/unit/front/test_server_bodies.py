@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import time
 
 import pytest
@@ -84,3 +85,51 @@ def test_a_request_that_stays_away(monkeypatch, said, answer):
     begin = time.monotonic()
     assert asyncio.run(run()).startswith(answer)
     assert time.monotonic() - begin < 20
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_client_that_takes_nothing_of_its_answer(reads):
+    """It is cut off, and no more than a buffer waits for it; one that is only slow is left alone."""
+    uvicorn = pytest.importorskip("uvicorn")
+    piece, told, sent = b"x" * 65536, [], []
+
+    async def app(scope, receive, send):
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        gone = asyncio.ensure_future(receive())
+        while not gone.done() and len(sent) < 4000:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            sent.append(sum(one.transport.get_write_buffer_size() for one in server.server_state.connections))
+            await asyncio.sleep(0)
+        told.append(gone.result() if gone.done() else None)
+        gone.cancel()
+
+    async def run():
+        nonlocal server
+        config = uvicorn.Config(app, http=protocol.best(0.3), port=0, lifespan="off", log_config=None)
+        server = uvicorn.Server(config)
+        task = asyncio.create_task(server._serve() if hasattr(server, "_serve") else server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        line = socket.socket()
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        line.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(line, ("127.0.0.1", server.servers[0].sockets[0].getsockname()[1]))
+        await loop.sock_sendall(line, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        until = loop.time() + 20
+        while reads and len(sent) < 400 and loop.time() < until:
+            await loop.sock_recv(line, 1 << 20)
+            await asyncio.sleep(0.002)
+        while not reads and not told and loop.time() < until:
+            await asyncio.sleep(0.02)
+        found = list(told)
+        line.close()
+        server.should_exit = True
+        await asyncio.wait_for(task, 20)
+        return found
+
+    server = None
+    found = asyncio.run(run())
+    assert found == ([] if reads else [{"type": "http.disconnect"}])
+    assert max(sent) <= 65536 + 2 * len(piece)
