@@ -21,7 +21,7 @@ from octavo.wire.vocabulary import Vocabulary
 LIMITS = LLParserLimits(
     initial_lexer_fuel=1_000_000,
     step_lexer_fuel=200_000,
-    step_max_items=50_000,
+    step_max_items=25_000,
     max_lexer_states=50_000,
     max_grammar_size=500_000,
     verbose_errors=False,

@@ -60,7 +60,8 @@ def regex(ref: GrammarRef) -> str:
 
 
 def choice(ref: GrammarRef) -> str:
-    return "start: " + " | ".join(map(quoted, json.loads(ref.text)))
+    # One lexeme: so many alternatives of a rule would be too many for a parser.
+    return "start: CHOICE\nCHOICE: " + " | ".join(map(quoted, json.loads(ref.text)))
 
 
 def quoted(text: str) -> str:

@@ -8,14 +8,15 @@ import socket
 import struct
 import threading
 import time
-from typing import Any
 
 import msgspec
+import numpy as np
 from msgspec import Struct
 
 from octavo.common.log import logger
+from octavo.common.math import cdiv
 from octavo.common.proc import Child, spawn
-from octavo.core.grammar.base import ENGINES
+from octavo.core.grammar.base import ENGINES, Engine, Grammar
 from octavo.errors import BadRequest, RequestError, RequestFailed, Unsupported
 from octavo.wire.request import GrammarRef
 from octavo.wire.vocabulary import Vocabulary
@@ -27,6 +28,10 @@ DEADLINE = 10.0
 START = 60.0
 #: Bytes that compiling may take beside what the process has when it is ready.
 MEMORY = 2 << 30
+#: Bytes of the stack that compiling gets; what works there works on a usual one.
+STACK = 4 << 20
+#: Tokens of a random answer that a grammar is tried with.
+STEPS = 16
 _HEAD = struct.Struct("<I")
 
 
@@ -144,11 +149,18 @@ def _exactly(channel: socket.socket, count: int, until: float | None) -> bytes:
 
 
 def main(number: int) -> None:
-    """The child's main function: grammars in, verdicts out, until the parent is gone."""
-    os.nice(5)  # the loop goes first
-    channel = socket.socket(fileno=number)
+    """The child's main function: grammars in, verdicts out, until the parent is gone. The work is done on a stack half
+    as large as the parent's, so that what is deep enough to break one breaks here."""
+    os.nice(5)  # the parent's loop goes first
+    threading.stack_size(STACK)
+    thread = threading.Thread(target=_serve, args=(socket.socket(fileno=number),))
+    thread.start()
+    thread.join()
+
+
+def _serve(channel: socket.socket) -> None:
     setup = msgspec.msgpack.decode(_receive(channel, None), type=Setup)
-    engine: Any = None
+    engine: Engine | None = None
     refused: RequestError | None = None
     try:
         engine = ENGINES.load(setup.backend)(setup.vocabulary, setup.width)
@@ -159,14 +171,15 @@ def main(number: int) -> None:
     decoder = msgspec.msgpack.Decoder(GrammarRef)
     while True:
         try:
-            data = _receive(channel, None)
+            ref = decoder.decode(_receive(channel, None))
         except EOFError:
             return
         try:
             if refused is not None:
                 raise refused
-            text = engine.prepare(decoder.decode(data))
-            engine.build(text)
+            assert engine is not None
+            text = engine.prepare(ref)
+            _walk(engine.build(text).open(), setup.width)
             verdict = Verdict(text)
         except RequestError as error:
             verdict = Verdict("", error.message, error.param, error.status)
@@ -175,6 +188,20 @@ def main(number: int) -> None:
         except BaseException as error:  # a panic of the library is no Exception
             verdict = Verdict("", f"the grammar could not be compiled: {str(error)[:200]}", "structured_outputs")
         _send(channel, msgspec.msgpack.encode(verdict))
+
+
+def _walk(grammar: Grammar, width: int) -> None:
+    """Say a few random tokens. Raises ``BadRequest`` where the grammar passes the limits of its engine."""
+    random = np.random.default_rng(0)
+    for _ in range(STEPS):
+        bits = np.zeros(cdiv(width, 32), np.int32)
+        try:
+            grammar.fill(bits)
+        except RuntimeError as error:
+            raise BadRequest(f"the grammar is too complex: {str(error)[:120]}", "structured_outputs") from None
+        may = np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little"))
+        if not len(may) or not grammar.accept(int(random.choice(may))):
+            return
 
 
 def _bound(memory: int) -> None:

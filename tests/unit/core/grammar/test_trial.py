@@ -1,0 +1,106 @@
+"""The process that grammars are tried in: what is hostile costs its sender an error, and the next one is served."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from octavo.config.engine import GrammarSection
+from octavo.core.grammar import trial
+from octavo.core.grammar.compiler import TriedCompiler
+from octavo.errors import BadRequest, OctavoError
+from octavo.wire.request import GrammarRef
+from tests.unit.core.grammar.support import BYTES, says
+
+#: Each doubles what came before: the library's parser goes deeper than a stack.
+DEEP = "start: a0\n" + "\n".join(f"a{i}: a{i + 1} a{i + 1}" for i in range(5000)) + '\na5000: "x"'
+#: The library takes minutes and gigabytes for it.
+LARGE = "a?" * 100_000
+
+
+@pytest.fixture
+def compiler():
+    found = TriedCompiler(GrammarSection(), BYTES, 257)
+    yield found
+    found.close()
+
+
+def test_a_crash_a_flood_and_an_endless_one_cost_their_own_request_only(compiler, monkeypatch):
+    assert says(compiler.compile(GrammarRef("regex", "a+")), "aa")
+    compiler._trial._deadline = 2.0
+    for ref in (GrammarRef("grammar", DEEP), GrammarRef("regex", LARGE)):
+        before = compiler._trial.pid
+        with pytest.raises(BadRequest, match="too complex"):
+            compiler.compile(ref)
+        assert says(compiler.compile(GrammarRef("choice", f'["{ref.kind}"]')), ref.kind)
+        assert compiler._trial.pid != before
+    pid = compiler._trial.pid
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(BadRequest):
+        compiler.compile(GrammarRef("regex", "b+"))
+    assert says(compiler.compile(GrammarRef("regex", "b+")), "b")
+
+
+def test_memory_is_bounded(compiler, monkeypatch):
+    monkeypatch.setattr(trial, "MEMORY", 64 << 20)
+    small = TriedCompiler(GrammarSection(), BYTES, 257)
+    try:
+        with pytest.raises(BadRequest, match="too complex"):
+            small.compile(GrammarRef("regex", LARGE))
+    finally:
+        small.close()
+
+
+def test_what_was_compiled_is_kept_and_each_request_starts_afresh(compiler):
+    ref = GrammarRef("regex", "ab", (7,))
+    assert compiler.kept(ref) is None
+    first = compiler.compile(ref)
+    assert first.accept(ord("a"))
+    second = compiler.kept(GrammarRef("regex", "ab"))
+    assert second.accept(ord("a"))
+    assert not second.accept(ord("a"))
+    assert first.accept(ord("b"))
+    assert compiler.kept(GrammarRef("choice", "ab")) is None
+
+
+def test_few_are_kept(compiler, monkeypatch):
+    monkeypatch.setattr("octavo.core.grammar.compiler.KEPT", 2)
+    refs = [GrammarRef("regex", text) for text in "abc"]
+    for ref in refs:
+        compiler.compile(ref)
+    assert [compiler.kept(ref) is not None for ref in refs] == [False, True, True]
+
+
+def test_closing_ends_the_process_and_who_waits_for_it(compiler):
+    compiler.compile(GrammarRef("regex", "a"))
+    pid = compiler._trial.pid
+    errors: list[BaseException] = []
+
+    def wait():
+        try:
+            compiler.compile(GrammarRef("regex", LARGE))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.2)
+    compiler.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert isinstance(errors[0], OctavoError)
+    with pytest.raises((ProcessLookupError, ChildProcessError)):
+        os.kill(pid, 0)
+
+
+def test_a_vocabulary_without_an_end_cannot_be_ruled():
+    from msgspec.structs import replace
+
+    found = TriedCompiler(GrammarSection(), replace(BYTES, eos=()), 257)
+    try:
+        with pytest.raises(OctavoError, match="end-of-sequence"):
+            found.compile(GrammarRef("regex", "a"))
+    finally:
+        found.close()
