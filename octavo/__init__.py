@@ -11,18 +11,19 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "LLM": "octavo.llm",
     "AsyncLLM": "octavo.async_llm",
+    "BeamSearchParams": "octavo.params",
     "SamplingParams": "octavo.params",
     "RequestOutput": "octavo.outputs",
     "CompletionOutput": "octavo.outputs",
 }
 
-__all__ = ["LLM", "AsyncLLM", "CompletionOutput", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = ["LLM", "AsyncLLM", "BeamSearchParams", "CompletionOutput", "RequestOutput", "SamplingParams", "__version__"]
 
 if TYPE_CHECKING:
     from octavo.async_llm import AsyncLLM
     from octavo.llm import LLM
     from octavo.outputs import CompletionOutput, RequestOutput
-    from octavo.params import SamplingParams
+    from octavo.params import BeamSearchParams, SamplingParams
 
 
 def __getattr__(name: str) -> Any:

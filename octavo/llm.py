@@ -13,12 +13,13 @@ from octavo.config.args import EngineArgs
 from octavo.config.engine import EngineConfig
 from octavo.config.resolve import resolve
 from octavo.errors import BadRequest
+from octavo.front.beam import Search, next_of
 from octavo.front.fanout import Group
 from octavo.front.intake import Prompt, PromptType
 from octavo.front.tokenizers.base import Tokenizer
 from octavo.launch.offline import Offline
-from octavo.outputs import RequestOutput
-from octavo.params import RequestOutputKind, SamplingParams
+from octavo.outputs import BeamSearchOutput, BeamSearchSequence, RequestOutput
+from octavo.params import BeamSearchParams, RequestOutputKind, SamplingParams
 from octavo.wire.hello import Ready
 from octavo.wire.ports import CorePort
 
@@ -111,6 +112,58 @@ class LLM:
         encoded = zip(texts, tokenizer.encode_batch(texts, add_special_tokens=False), strict=True)
         prompts: list[PromptType] = [{"prompt": text, "prompt_token_ids": ids} for text, ids in encoded]
         return self._run(self._engine.intake.prompts(prompts, "messages"), sampling_params, use_tqdm, priority)
+
+    def beam_search(
+        self, prompts: PromptType | Sequence[PromptType], params: BeamSearchParams, *, use_tqdm: bool = False
+    ) -> list[BeamSearchOutput]:
+        """The ``params.beam_width`` best continuations of each prompt, the best first, in the order of the prompts.
+
+        The search ends at the model's length at the latest. Raises as ``generate`` does.
+        """
+        engine = self._engine
+        if self.config.device.logprobs_mode.endswith("logits"):
+            raise BadRequest("beam search needs log-probabilities, not logits", "logprobs_mode")
+        each = engine.intake.prompts(_many(prompts))
+        searches = []
+        for prompt in each:
+            room = engine.ready.max_model_len - len(prompt.ids)
+            searches.append(Search(params, engine.intake.eos, room, engine.ready.vocab, shown=0))
+            engine.intake.admit(prompt, searches[-1].step, range(1))
+        bar = _Bar(len(each)) if use_tqdm and each else None
+        try:
+            while left := [place for place, search in enumerate(searches) if not search.done]:
+                asked = [searches[place].prompts(each[place]) for place in left]
+                step = searches[left[0]].step
+                outputs = iter(self._run([one for many in asked for one in many], step, False, None))
+                for place, many in zip(left, asked, strict=True):
+                    searches[place].feed([next_of(next(outputs)) for _ in many])
+                if bar:
+                    bar.searched(len(each) - sum(not search.done for search in searches))
+        finally:
+            if bar:
+                bar.close()
+        return [self._beams(prompt, search, params) for prompt, search in zip(each, searches, strict=True)]
+
+    def _beams(self, prompt: Prompt, search: Search, params: BeamSearchParams) -> BeamSearchOutput:
+        tokenizer = self._engine.tokenizer
+        found = []
+        for beam in search.best(params.beam_width):
+            told = search.told(beam)
+            tokens = prompt.ids + beam.tokens
+            silent = beam.ended and not params.include_stop_str_in_output
+            text = None if tokenizer is None else tokenizer.decode(tokens[:-1] if silent else tokens, True)
+            found.append(
+                BeamSearchSequence(
+                    tokens=tokens,
+                    logprobs=beam.positions,
+                    cum_logprob=beam.total,
+                    score=search.score(beam),
+                    text=text,
+                    finish_reason=told.finish.word,  # type: ignore[arg-type]
+                    stop_reason=told.stop,
+                )
+            )
+        return BeamSearchOutput(found)
 
     def get_tokenizer(self) -> Tokenizer:
         """Raises ``BadRequest`` for an engine that takes and gives ids only."""
@@ -213,6 +266,9 @@ class _Bar:
             f"input {self._in / seconds:.1f} tok/s, output {self._out / seconds:.1f} tok/s", refresh=False
         )
         self._bar.update()
+
+    def searched(self, count: int) -> None:
+        self._bar.update(count - self._bar.n)
 
     def close(self) -> None:
         self._bar.close()

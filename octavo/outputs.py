@@ -71,3 +71,24 @@ class RequestOutput:
     metrics: RequestMetrics | None = None
     num_cached_tokens: int | None = None
     kv_transfer_params: dict | None = field(default=None, repr=False)
+
+
+@dataclass(slots=True)
+class BeamSearchSequence:
+    """One beam. ``tokens`` begin with the prompt's, and ``text`` is that of all of them; ``logprobs`` has an entry for
+    each generated token. ``score`` is what beams are ranked by."""
+
+    tokens: list[int]
+    logprobs: list[PositionLogprobs]
+    cum_logprob: float
+    score: float
+    text: str | None = None
+    finish_reason: FinishReasonName | None = None
+    stop_reason: int | None = None
+
+
+@dataclass(slots=True)
+class BeamSearchOutput:
+    """The best beams of a prompt, the best first."""
+
+    sequences: list[BeamSearchSequence]

@@ -22,6 +22,8 @@ MAX_STOP_STRINGS = 64
 MAX_STOP_IDS = 128
 MAX_BAD_WORDS = 128
 MAX_TEXT = 4096
+MAX_BEAMS = 1024
+MAX_LENGTH_PENALTY = 16.0
 MAX_BIAS = 65536
 #: Structured outputs: characters of a grammar or schema, values in a schema and how deep they nest, texts to choose
 #: from, characters of a whitespace pattern.
@@ -280,6 +282,31 @@ class SamplingParams:
                 "min_tokens and structured_outputs exclude one another: the grammar says where an answer ends",
                 "min_tokens",
             )
+
+
+@dataclass(kw_only=True)
+class BeamSearchParams:
+    """Beam search with vLLM's names. Raises ``BadRequest`` that names the field.
+
+    A beam's score is the sum of its log-probabilities over (its number of generated tokens, an end-of-sequence token
+    included) ** ``length_penalty``: over 0 it favours long ones. ``temperature`` matters only where log-probabilities
+    are told as sampling sees them (``logprobs_mode``).
+    """
+
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
+    stop_token_ids: list[int] | None = None
+
+    def __post_init__(self) -> None:
+        _whole("beam_width", self.beam_width, 1, MAX_BEAMS)
+        _whole("max_tokens", self.max_tokens, 1, None)
+        _real("temperature", self.temperature, 0.0, MAX_FACTOR)
+        _real("length_penalty", self.length_penalty, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY)
+        self.stop_token_ids = _token_ids("stop_token_ids", self.stop_token_ids, MAX_STOP_IDS)
 
 
 def _whole(name: str, value: Any, low: int | None, high: int | None) -> None:

@@ -229,7 +229,7 @@ def test_unknown_fields_are_ignored(client):
     "more",
     [
         {"guided_choice": ["a"]},
-        {"use_beam_search": True},
+        {"best_of": 3},
         {"modalities": ["text", "audio"]},
     ],
 )

@@ -103,6 +103,7 @@ ONE = {"choices": [{"token_ids": [5]}]}
         ("/v1/chat/completions/render", CHAT | {"max_tokens": 100000}, 400),
         ("/v1/chat/completions/render", CHAT | {"n": 100}, 400),
         ("/v1/completions/render", {"prompt": [7] * 600}, 400),
+        ("/v1/completions/render", {"prompt": "a", "use_beam_search": True}, 501),
         ("/v1/completions/render", {"prompt": "a", "suffix": "b"}, 501),
         ("/v1/completions/render", {"prompt": "a", "model": "b"}, 404),
         ("/v1/chat/completions/derender", {}, 400),

@@ -15,6 +15,7 @@ from octavo.common.words import nearest
 from octavo.errors import BadRequest, EngineDead, NotFound, Unsupported
 from octavo.front.intake import LONG_TEXT, Side
 from octavo.front.parsers.base import Format, choose
+from octavo.front.server import beams
 from octavo.front.server.errors import Stuck
 from octavo.front.server.openai.schema import SamplingBody
 from octavo.front.server.openai.structured import structured
@@ -23,6 +24,7 @@ from octavo.outputs import RequestOutput
 from octavo.params import RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
+    from octavo.front.beam import BeamStream
     from octavo.front.engine import AsyncEngine, Stream
     from octavo.front.tokenizers.base import Tokenizer
 
@@ -90,6 +92,7 @@ class Service:
         most = self.engine.config.text.max_n
         if body.n is not None and body.n > most:
             raise BadRequest(f"n is {str(body.n)[:40]}; this server allows at most {most} (--max-n)", "n")
+        beams.check(body)
         chosen: dict[str, Any] = {
             name: value
             for name in (
@@ -107,6 +110,8 @@ class Service:
         defaults = {
             name: value for name, value in self.engine.config.text.generation_defaults.items() if name != "max_tokens"
         }
+        if body.use_beam_search:  # nothing is drawn
+            defaults, chosen = {}, {"n": body.n or 1}
         return SamplingParams(
             **(defaults | chosen),
             seed=body.seed,
@@ -180,23 +185,26 @@ class Service:
         """
         self.check_alive()
         deadline = None if self.options.request_timeout is None else time.monotonic() + self.options.request_timeout
+        text: dict[str, Any] = {
+            "truncate": body.truncate_prompt_tokens,
+            "side": body.truncation_side or "left",
+            "add_special_tokens": body.add_special_tokens is not False,
+        }
+        terms: dict[str, Any] = {"priority": body.priority, "salt": body.cache_salt, "deadline": deadline}
+        names = [name] if len(prompts) == 1 else [f"{name}-{index}" for index in range(len(prompts))]
+        if isinstance(body, SamplingBody) and body.use_beam_search:
+            found = [
+                beams.start(self.engine, body, one, await self.engine.prepare(prompt, **text), params, cap, **terms)
+                for one, prompt in zip(names, prompts, strict=True)
+            ]
+            self.open.add(work := Work(self, found))
+            return work
+        every = 1 if body.stream else WHOLE_EVERY
         submits = [
             asyncio.ensure_future(
-                self.engine.submit(
-                    prompt,
-                    params,
-                    request_id=name if len(prompts) == 1 else f"{name}-{index}",
-                    priority=body.priority,
-                    salt=body.cache_salt,
-                    deadline=deadline,
-                    every=1 if body.stream else WHOLE_EVERY,
-                    cap=cap,
-                    truncate=body.truncate_prompt_tokens,
-                    side=body.truncation_side or "left",
-                    add_special_tokens=body.add_special_tokens is not False,
-                )
+                self.engine.submit(prompt, params, request_id=one, every=every, cap=cap, **terms, **text)
             )
-            for index, prompt in enumerate(prompts)
+            for one, prompt in zip(names, prompts, strict=True)
         ]
         arrival = asyncio.gather(*submits)
         self._arriving.add(arrival)
@@ -228,7 +236,7 @@ class Service:
 class Work:
     """Streams of one HTTP request. ``close`` aborts what has not finished; it may be called twice."""
 
-    def __init__(self, service: Service, streams: "Sequence[Stream]"):
+    def __init__(self, service: Service, streams: "Sequence[Stream | BeamStream]"):
         self.streams = streams
         self._service = service
 
@@ -238,7 +246,7 @@ class Work:
             stream.abort()
 
 
-async def merged(streams: "Sequence[Stream]") -> AsyncIterator[tuple[int, RequestOutput]]:
+async def merged(streams: "Sequence[Stream | BeamStream]") -> AsyncIterator[tuple[int, RequestOutput]]:
     """(index of the stream, output) in the order of arrival."""
     if len(streams) == 1:
         async for output in streams[0]:

@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from octavo.errors import BadRequest, Unsupported
-from octavo.front.server.inference.replay import replay
+from octavo.front.server.inference.replay import output_of
 from octavo.front.server.inference.schema import (
     ERRORS_WITHOUT_ENGINE,
     DerenderChatBody,
@@ -36,7 +36,7 @@ def routes(service: Service) -> APIRouter:
         said = body.generate_response
         job = ChatJob(service, _whole(asked, body, said), request)
         params = job.params() if body.chat_request is not None else SamplingParams(max_tokens=None)
-        output, asked.top_logprobs = await replay(
+        output, asked.top_logprobs = await output_of(
             service, said, body.prompt_token_ids or (), params, "generate_response"
         )
         asked.logprobs = asked.top_logprobs is not None
@@ -61,7 +61,7 @@ def routes(service: Service) -> APIRouter:
         job = CompletionJob(service, _whole(asked, body, many[0]), request)
         params = job.params() if body.completion_request is not None else SamplingParams(max_tokens=None)
         found = [
-            await replay(service, said, (), params, f"generate_responses.{place}") for place, said in enumerate(many)
+            await output_of(service, said, (), params, f"generate_responses.{place}") for place, said in enumerate(many)
         ]
         outputs = [output for output, _ in found]
         answers = {len(output.outputs) for output in outputs}

@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter, Request
 
+from octavo.errors import Unsupported
 from octavo.front.intake import Prompt
 from octavo.front.server.inference import sampling
 from octavo.front.server.inference.schema import ERRORS_WITHOUT_ENGINE, Rendered
@@ -34,9 +35,11 @@ def routes(service: Service) -> APIRouter:
 async def _render(job: Job) -> list[Rendered]:
     """What ``job`` would hand to the engine; everything is checked that the engine's intake checks.
 
-    Raises ``BadRequest``.
+    Raises ``BadRequest`` and ``Unsupported``.
     """
     body, engine = job.body, job.service.engine
+    if body.use_beam_search:
+        raise Unsupported("a beam search is many requests, which no token server takes as one", "use_beam_search")
     params = job.params()
     found = []
     for index, given in enumerate(prompts := await job.prompts()):

@@ -1,37 +1,36 @@
 """Token ids that were generated elsewhere, read as if the engine told them now: the same code makes the same text."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from octavo.errors import BadRequest, Unsupported
-from octavo.front.fanout import Desk, Group
+from octavo.front import replay
 from octavo.front.intake import LONG_TEXT
+from octavo.front.replay import Told
 from octavo.front.server.inference.schema import Generated
 from octavo.front.server.service import Service
 from octavo.outputs import RequestOutput
-from octavo.params import RequestOutputKind, SamplingParams
-from octavo.wire.arrays import ints
-from octavo.wire.reply import FinishReason, RequestDelta, StepReply
+from octavo.params import SamplingParams
+from octavo.wire.reply import FinishReason
 from octavo.wire.result import LogprobArrays
 
 _MARK = "token_id:"
 _FINISHES = {reason.word: reason for reason in FinishReason}
 
 
-async def replay(
+async def output_of(
     service: Service, said: Generated, prompt: Sequence[int], params: SamplingParams, param: str
 ) -> tuple[RequestOutput, int | None]:
-    """``_replay``; of many tokens off the loop."""
+    """``_output_of``; of many tokens off the loop."""
     if sum(len(choice.token_ids or ()) for choice in said.choices) > LONG_TEXT:
-        return await asyncio.to_thread(_replay, service, said, prompt, params, param)
-    return _replay(service, said, prompt, params, param)
+        return await asyncio.to_thread(_output_of, service, said, prompt, params, param)
+    return _output_of(service, said, prompt, params, param)
 
 
-def _replay(
+def _output_of(
     service: Service, said: Generated, prompt: Sequence[int], params: SamplingParams, param: str
 ) -> tuple[RequestOutput, int | None]:
     """The output of a request with ``prompt`` and ``params`` whose answers were those of ``said``; and how many
@@ -59,41 +58,17 @@ def _replay(
     stop = list(dict.fromkeys([*(params.stop or ()), *strings]))
     widths = [found[1] for found in logprobs if found is not None]
     width = max(widths) if widths else None
-    params = params.clone(
-        n=len(choices),
-        temperature=1.0,  # greedy ones may not have several answers; nothing is drawn here
-        max_tokens=None,
-        min_tokens=0,
-        stop=stop,
-        logprobs=width,
-        prompt_logprobs=None,
-        output_kind=RequestOutputKind.FINAL_ONLY,
-        detokenize=True,
-    )
-    group = Group("", None, list(prompt), params, service.tokenizer, range(len(choices)), time.monotonic())
-    desk = Desk()
-    desk.open(group)
-    ids = [choice.token_ids or [] for choice in choices]
-    deltas = [
-        RequestDelta(
-            choice.index,
-            finish=_finish(choice, service, params),
-            stop=choice.stop_reason if isinstance(choice.stop_reason, int) else None,
-            logprobs=None if found is None else found[0],
+    params = params.clone(stop=stop, logprobs=width, detokenize=True)
+    told = [
+        Told(
+            choice.token_ids or [],
+            _finish(choice, service, params),
+            choice.stop_reason if isinstance(choice.stop_reason, int) else None,
+            None if found is None else found[0],
         )
         for choice, found in zip(choices, logprobs, strict=True)
     ]
-    desk.read(
-        StepReply(
-            0,
-            ints([choice.index for choice in choices]),
-            ints([len(one) for one in ids]),
-            ints([token for one in ids for token in one]),
-            deltas,
-        )
-    )
-    output = group.take()
-    assert output is not None, "a finished group has an output"
+    output = replay.replay("", None, prompt, params, service.tokenizer, told)
     for answer, choice in zip(output.outputs, choices, strict=True):
         # Without the token that stopped it, or its logprobs, the end is still what was said it was.
         answer.finish_reason, answer.stop_reason = choice.finish_reason, choice.stop_reason

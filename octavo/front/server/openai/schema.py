@@ -56,8 +56,6 @@ REFUSED: dict[str, Callable[[Any], bool]] = {
     "guided_regex": _never,
     "guided_choice": _never,
     "guided_grammar": _never,
-    "use_beam_search": _never,
-    "best_of": _only(1),
     "suffix": _only(""),
     "prompt_embeds": _never,
     "logits_processors": _never,
@@ -136,6 +134,9 @@ class SamplingBody(Body):
     truncation_side: Literal["left", "right"] | None = Field(
         None, description="where truncate_prompt_tokens cuts; left, which is the default, keeps the end"
     )
+    use_beam_search: bool | None = Field(False, description="the n best of best_of beams instead of draws")
+    best_of: int | None = Field(None, ge=1, le=MAX_PROMPTS, description="beams of a search (n)")
+    length_penalty: float | None = Field(None, description="of a search: over 0 favours long answers (1)")
     priority: int = 0
     request_id: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]{1,128}$")
     cache_salt: NonEmpty | None = None
