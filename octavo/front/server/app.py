@@ -10,10 +10,12 @@ from starlette.types import ASGIApp, Scope
 from octavo import __version__
 from octavo.front.metrics.prometheus import Prometheus
 from octavo.front.server import docs, errors, web
+from octavo.front.server.anthropic import routes as anthropic
 from octavo.front.server.control import routes as control
 from octavo.front.server.inference import derender, generate, pooling, render
 from octavo.front.server.middleware import Auth, BodyLimit, RequestId
 from octavo.front.server.openai import chat, completions, models
+from octavo.front.server.openai.responses import routes as responses
 from octavo.front.server.options import Options
 from octavo.front.server.service import Service
 
@@ -39,7 +41,7 @@ def build_app(engine: "AsyncEngine", options: Options, metrics: Prometheus) -> t
         redoc_url=None,
     )
     errors.install(api)
-    for routes in (completions, chat, models, generate, render, derender, pooling):
+    for routes in (completions, chat, models, responses, anthropic, generate, render, derender, pooling):
         api.include_router(routes.routes(service))
     api.include_router(control.routes(service, metrics))
     if options.docs:
