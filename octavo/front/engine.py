@@ -200,6 +200,10 @@ class AsyncEngine:
         """Tell ``observer`` of first tokens, later tokens and finished answers."""
         self._desk.observe(observer)
 
+    def on_end(self, callback: Callable[[Group], None]) -> None:
+        """Call ``callback`` with each request that is over."""
+        self._desk.on_end(callback)
+
     # -- requests --
 
     async def submit(

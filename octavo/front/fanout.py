@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 
 from msgspec.structs import replace
 
+from octavo.common import trace
 from octavo.common.log import logger
 from octavo.errors import (
     BadRequest,
@@ -93,6 +94,7 @@ class Group:
         self.cached: int | None = None
         self.error: OctavoError | None = None
         self.refused = False
+        self.carrier = trace.incoming.get()
         self.wake: Callable[[], None] = _nothing
         self._unadmitted = set(handles)
         self._reader: LogprobReader | None = None
@@ -170,12 +172,17 @@ class Desk:
         self._open: dict[int, tuple[Group, Answer]] = {}
         self._next = 0
         self._observers: list[Observer] = []
+        self._enders: list[Callable[[Group], None]] = []
 
     def __len__(self) -> int:
         return len(self._open)
 
     def observe(self, observer: Observer) -> None:
         self._observers.append(observer)
+
+    def on_end(self, callback: Callable[[Group], None]) -> None:
+        """Call ``callback`` with each request that is over; as for an observer, it must be quick and must not raise."""
+        self._enders.append(callback)
 
     def handles(self, count: int) -> range:
         """Handles that no open request has, one behind the other; after the last there is, from 0 again. They cost
@@ -309,6 +316,8 @@ class Desk:
         if not any(handle in self._open for handle in group.handles):
             for observer in self._observers:
                 observer.ended(group.outcome)
+            for callback in self._enders:
+                callback(group)
 
     def _forget(self, handle: int, now: float) -> None:
         group, answer = self._open.pop(handle)

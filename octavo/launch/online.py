@@ -60,6 +60,10 @@ def serve(args: ServeArgs, worker: str = WORKER) -> int:
         _log.warning("%s", sentence)
     options = server_options(args)
     _keep_secret(args)
+    if args.otlp_traces_endpoint is not None:
+        from octavo.front.metrics import tracing
+
+        tracing.check(args.otlp_traces_endpoint)
     listener = bind(args.host, DEFAULT_PORT if args.port is None else args.port)
     if args.grpc_port:
         _check_grpc(args, options)
@@ -229,6 +233,7 @@ class _House:
     async def serve(self, client: "ProcessClient", tokenizer, chat, ready: "Ready") -> int:
         """Until the end; the exit status."""
         from octavo.front.engine import AsyncEngine
+        from octavo.front.metrics import tracing
         from octavo.front.metrics.periodic import Periodic
         from octavo.front.metrics.prometheus import Prometheus
         from octavo.front.server.app import build_app
@@ -241,6 +246,10 @@ class _House:
         engine.on_stats(metrics.stats)
         if not self.args.disable_log_stats:
             engine.on_stats(Periodic().stats)
+        tracer = None
+        if self.args.otlp_traces_endpoint is not None:
+            tracer = tracing.Tracer(self.args.otlp_traces_endpoint, self.config.text.served_names[0])
+            engine.on_end(tracer.request)
         app, self.service = build_app(engine, self.options, metrics)
         context = None if self.options.tls is None else self.options.tls.context()
         self.server = server = _server(
@@ -269,6 +278,8 @@ class _House:
                     await self._ending  # calls get the time that HTTP's requests get
                 await calls.stop(FAREWELL)
             engine.close(FAREWELL)
+            if tracer is not None:
+                await asyncio.to_thread(tracer.close)
         return self.status
 
     async def _serve_grpc(self, port: int) -> "GRPCServer":
@@ -363,8 +374,12 @@ def _server(
 
 
 def _quieten() -> None:
-    """uvicorn's lines go where ours go; of its own life only warnings are told."""
-    for name, level in (("uvicorn.error", logging.WARNING), ("uvicorn.access", logging.INFO)):
+    """The lines of libraries go where ours go; of their own life only warnings are told."""
+    for name, level in (
+        ("uvicorn.error", logging.WARNING),
+        ("uvicorn.access", logging.INFO),
+        ("opentelemetry", logging.WARNING),
+    ):
         logger = logging.getLogger(name)
         logger.setLevel(max(level, logging.getLogger("octavo").level))
         logger.handlers = logging.getLogger("octavo").handlers

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from octavo.common import log
+from octavo.common import log, trace
 from octavo.errors import PayloadTooLarge
 from octavo.front.server.errors import Unauthorized, respond
 from octavo.front.server.keys import Keys, bearer
@@ -102,6 +102,9 @@ class RequestId:
         name = given if _SAFE_ID.fullmatch(given) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = name
         log.request_id.set(name)
+        trace.incoming.set(
+            {key: value.decode("latin-1") for key in trace.HEADERS if (value := _header(scope, key.encode()))}
+        )
         start, status = time.monotonic(), 499
 
         async def named(message: Message) -> None:
