@@ -6,6 +6,7 @@ from typing import Any
 
 from octavo.errors import ConfigError
 from octavo.front.parsers.calls import Calls, Tool
+from octavo.front.parsers.grammar import tool_grammar
 from octavo.front.parsers.registry import REASONING_PARSERS, TOOL_PARSERS
 from octavo.front.parsers.spec import CONTENT, REASONING, ParserSpec, Think
 from octavo.front.parsers.stream import ParserStream
@@ -106,6 +107,10 @@ class Format:
         text = self._vocabulary.decode(prompt[max(tail, len(prompt) - _TAIL) :])
         opened, closed = text.rfind(think.start), text.rfind(think.end)
         return None if opened == closed else opened > closed
+
+    def tool_grammar(self, tools: Sequence[Tool], *, required: bool, named: str | None, parallel: bool) -> str | None:
+        """A Lark grammar (llguidance's) of calls in the family's own notation; None where there is none."""
+        return tool_grammar(self.spec, self._ids, tools, required=required, named=named, parallel=parallel)
 
 
 def choose(

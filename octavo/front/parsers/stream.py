@@ -221,11 +221,13 @@ class ParserStream:
             assert self._tags is not None
             self._tags.value(text)
         elif role in (Role.NAME, Role.KEY):
-            self._header(text)
+            return self._header(text)
         elif role is Role.WRAP:
-            self._note(text)
-            if not text.isspace():
+            space = len(text) - len(text.lstrip())
+            self._note(text[:space])
+            if space < len(text):
                 self._degrade()
+            return space
         elif role is Role.AFTER:
             return self._behind(text)
         else:
@@ -257,7 +259,7 @@ class ParserStream:
     def _leave_tag(self, old: State, new: State) -> None:
         if self._tags is None:
             return
-        if old.role is Role.KEY and new.role in (Role.VALUE, Role.DROP):
+        if new.role is Role.VALUE:
             self._tags.key("".join(self._head))
         elif (old.role is Role.VALUE and new.name != AFTER) or old.role is Role.AFTER:
             self._tags.close()
@@ -333,17 +335,19 @@ class ParserStream:
         if self._raw is not None:
             self._raw.append(text)
 
-    def _header(self, text: str) -> None:
+    def _header(self, text: str) -> int:
+        text = text[: _HEAD - self._head_size]
         self._note(text)
         self._head.append(text)
         self._head_size += len(text)
-        if self._head_size <= _HEAD:
-            return
+        if text:
+            return len(text)
         self._head = []
         if self._state.role is Role.NAME:
             self._degrade()
         else:
             self._break(self._table.states[ARGS])
+        return 0
 
     def _break(self, state: State) -> None:
         """The arguments, in ``state``, cannot be read further: the call ends here."""

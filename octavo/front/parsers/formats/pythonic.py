@@ -1,12 +1,11 @@
 """A list of Python calls that is the whole answer: Llama 3.2, ToolACE and others."""
 
-from octavo.front.parsers.spec import ARGS, CONTENT, Example, ParserSpec, Python, To, Wire
+from octavo.front.parsers.spec import ARGS, CONTENT, Example, ParserSpec, Python, To
 
 PYTHONIC = ParserSpec(
     name="pythonic",
     table={CONTENT: {"[": To(ARGS, keep=True, first=True)}, ARGS: {}},
     args={ARGS: Python(known=True)},
-    grammar=Wire("[", "{name}(", ")", "]", ", ", value=("{key}=", ", ")),
     examples=(
         Example(
             '[get_weather(city="Paris", days=3), now()]',

@@ -136,8 +136,8 @@ def parse(
     assert stream.finish(stopped) == []
     assert stream.calls == len(told.calls) or not options["tools"] or options.get("calls") is False
     told.truncated = stream.truncated
-    think = form.spec.think
-    if think is not None and {think.start, think.end} <= form._ids.keys() and not think.label:
+    row = stream._table.states["reasoning"].row if form.has_reasoning else {"text": None}
+    if all(marker in form._ids for marker in row) and not form.spec.think.label:
         told.tokens = stream.reasoning_tokens  # exact where all markers are ids
     return told
 
