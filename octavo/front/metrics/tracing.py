@@ -3,6 +3,7 @@
 A span says who, when and how many tokens, never what. Spans are sent by a thread; who does not take them loses them.
 """
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -15,7 +16,7 @@ from octavo.params import SamplingParams
 
 SPAN = "llm_request"
 #: Seconds that the last spans get to leave.
-FAREWELL = 2.0
+FAREWELL = 1.0
 
 
 class Told(Protocol):
@@ -99,9 +100,10 @@ class Tracer:
         span.end(int((epoch + end) * 1e9))
 
     def close(self) -> None:
-        """Send what is left."""
-        self._provider.force_flush(int(FAREWELL * 1000))
-        self._provider.shutdown()
+        """Send what is left, if that takes no more than ``FAREWELL`` seconds."""
+        last = threading.Thread(target=self._provider.shutdown, name="octavo-traces", daemon=True)
+        last.start()
+        last.join(FAREWELL)
 
 
 def _attributes(one: Traced, model: str, end: float) -> dict[str, Any]:
