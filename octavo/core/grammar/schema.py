@@ -120,6 +120,8 @@ ESCAPES = 'nrbtf\\"'
 WHITESPACE = r"[ \t\r\n]{1,100}"
 #: Characters that only an escape with u could write.
 _UNSAYABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f]")
+#: A pattern's parts: an escape, the begin of a set, or a character.
+_PART = re.compile(r"\\[pP]\{[^}]*\}|\\[pP].|\\.|\[\^|.|\\", re.DOTALL)
 #: Numbers that bound others.
 _BOUNDS = frozenset({"exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"})
 _COUNTS = frozenset({"maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"})
@@ -179,6 +181,8 @@ class Rewriter:
                 continue
             if word in REFUSED and not _says_nothing(word, inner):
                 raise BadRequest(f"the JSON schema has {word!r}, which cannot be enforced{_at(where)}", PARAM)
+            if word == "patternProperties" and isinstance(inner, dict):
+                inner = {sayable(pattern): one for pattern, one in inner.items()}
             if word in _MAP:
                 if not isinstance(inner, dict):
                     raise BadRequest(f"{word!r} must be an object{_at(where)}", PARAM)
@@ -196,7 +200,7 @@ class Rewriter:
                     found[word] = self.schema(inner, place, depth + 1)
             elif word in PLAIN:
                 self._plain(word, inner, value, where)
-                found[word] = inner
+                found[word] = sayable(inner) if word == "pattern" and isinstance(inner, str) else inner
         self._older(found, value, where)
         if isinstance(found.get("format"), str) and found["format"] in OWN_FORMATS:
             found.setdefault("allOf", []).append({"pattern": OWN_FORMATS[found.pop("format")]})
@@ -262,6 +266,25 @@ class Rewriter:
                 found[exclusive] = found.pop(bound)
         if "id" in value and isinstance(value["id"], str) and where and "$ref" in value:
             raise BadRequest(f"'id' beside '$ref' is not supported{_at(where)}", PARAM)
+
+
+def sayable(pattern: str) -> str:
+    """A pattern whose sets leave out a control character that no answer can hold anyhow: where a set has all of them,
+    the library also lets an escaped quote and backslash through, whether the set has these or not."""
+    found: list[str] = []
+    opened = ""
+    for part in _PART.findall(pattern):
+        if part in ("[", "[^") and not opened:
+            opened = part
+            found.append("[^\\x01" if part == "[^" else "[[")
+        elif part == "]" and opened:
+            found.append("]" if opened == "[^" else "]&&[^\\x01]]")
+            opened = ""
+        elif part[:2] == "\\P" and not opened:
+            found.append(f"[{part}&&[^\\x01]]")
+        else:
+            found.append(part)
+    return "".join(found)
 
 
 def _whole(value: Any) -> bool:
