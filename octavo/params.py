@@ -55,8 +55,8 @@ class StructuredOutputsParams:
     JSON allows; ``disable_any_whitespace``: nothing. ``disable_additional_properties``: objects have the properties
     that their schemas name and no others. Raises ``BadRequest``.
 
-    ``lark``, ``after`` and ``param`` are set by this program only: a grammar that names token ids, the ids behind which
-    the grammar holds, and the name of the field that asked for it, for errors.
+    The others are set by this program only: ``lark``, a grammar that names token ids; ``free``, any text; ``after``,
+    ``opens``, ``open`` and ``budget`` of ``wire.GrammarRef``; ``param``, the field that asked for it, for errors.
     """
 
     json: str | dict[str, Any] | bool | None = None
@@ -69,18 +69,22 @@ class StructuredOutputsParams:
     disable_additional_properties: bool = False
     whitespace_pattern: str | None = None
     lark: str | None = field(default=None, repr=False)
+    free: bool | None = field(default=None, repr=False)
     after: tuple[int, ...] = field(default=(), repr=False)
+    opens: tuple[int, ...] = field(default=(), repr=False)
+    open: bool = field(default=True, repr=False)
+    budget: int | None = field(default=None, repr=False)
     param: str = field(default="structured_outputs", repr=False)
 
     def __post_init__(self) -> None:
-        kinds = ("json", "regex", "choice", "grammar", "json_object", "structural_tag", "lark")
+        kinds = ("json", "regex", "choice", "grammar", "json_object", "structural_tag", "lark", "free")
         given = [name for name in kinds if getattr(self, name) is not None]
         if self.json_object is False:
             given.remove("json_object")
         if len(given) != 1:
             what = " and ".join(given) if given else "nothing"
             raise BadRequest(
-                f"structured_outputs needs exactly one of {', '.join(kinds[:-1])}; it has {what}", "structured_outputs"
+                f"structured_outputs needs exactly one of {', '.join(kinds[:-2])}; it has {what}", "structured_outputs"
             )
         self._name = given[0]
         for name in ("disable_any_whitespace", "disable_additional_properties"):
@@ -114,6 +118,8 @@ class StructuredOutputsParams:
             if not isinstance(value, (str, dict, bool)) or (isinstance(value, bool) and name != "json"):
                 raise BadRequest(f"{name} must be an object, or its text", self._param)
             return kind, value if isinstance(value, str) else _json_text(value, self._param)
+        if name == "free":
+            return name, ""
         if name == "json_object":
             if value is not True:
                 raise BadRequest("json_object must be true or false", self._param)
@@ -277,7 +283,7 @@ class SamplingParams:
     def _check_structure(self) -> None:
         if not isinstance(self.structured_outputs, StructuredOutputsParams):
             raise BadRequest("structured_outputs must be StructuredOutputsParams", "structured_outputs")
-        if self.min_tokens:
+        if self.min_tokens and not self.structured_outputs.free:
             raise BadRequest(
                 "min_tokens and structured_outputs exclude one another: the grammar says where an answer ends",
                 "min_tokens",

@@ -250,7 +250,14 @@ class Intake:
         if asked.whitespace_pattern is not None or asked.disable_any_whitespace:
             whitespace = asked.whitespace_pattern or ""
         return GrammarRef(
-            asked.kind, asked.text, asked.after, whitespace, closed or asked.disable_additional_properties
+            asked.kind,
+            asked.text,
+            asked.after,
+            whitespace,
+            closed or asked.disable_additional_properties,
+            asked.opens,
+            asked.open,
+            asked.budget,
         )
 
     @staticmethod

@@ -29,9 +29,11 @@ class MediaRef(Struct, frozen=True, array_like=True, gc=False):
 
 class GrammarRef(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
     """A grammar to obey: ``kind`` is json_schema, json_object, regex, choice (a JSON list), grammar (Lark or GBNF),
-    structural_tag (JSON) or lark (made by this program: it may name token ids).
+    structural_tag (JSON), lark (made by this program: it may name token ids) or free (any text).
 
     ``after`` are the token ids that end reasoning: the grammar bites behind them; empty means from the first token.
+    ``opens``: ids one of which may come first and begin the reasoning; with ``open`` it has begun already, or does so
+    without them. ``budget``: tokens of reasoning after which ``after`` is forced; None: as many as it likes.
     ``whitespace``: what may stand between JSON tokens, as a regex; "" nothing, None what JSON allows.
     ``closed``: a JSON object has no properties but those that its schema names.
     """
@@ -41,6 +43,9 @@ class GrammarRef(Struct, frozen=True, array_like=True, omit_defaults=True, gc=Fa
     after: tuple[int, ...] = ()
     whitespace: str | None = None
     closed: bool = False
+    opens: tuple[int, ...] = ()
+    open: bool = True
+    budget: int | None = None
 
 
 class Sampling(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):

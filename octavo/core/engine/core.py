@@ -19,6 +19,7 @@ from octavo.core.engine.watchdog import Watchdog
 from octavo.core.executor.inline import make_worker
 from octavo.core.grammar.base import Compiler
 from octavo.core.grammar.manager import Follower, Grammars
+from octavo.core.grammar.reasoning import FREE
 from octavo.core.scheduler.replies import Replies
 from octavo.core.scheduler.request import Request, State
 from octavo.core.scheduler.scheduler import Scheduler
@@ -302,7 +303,7 @@ class EngineCore:
                 self._run(event)
 
     def _add(self, wire: EngineRequest) -> None:
-        if wire.grammar is not None and self.grammars.compiler is None:
+        if wire.grammar is not None and self.grammars.compiler is None and wire.grammar.kind != FREE:
             answer = Refused(wire.handle, 501, "this engine has no structured output", "structured_outputs")
             self.replies.answer(wire.client, answer)
             return

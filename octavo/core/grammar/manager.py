@@ -11,6 +11,7 @@ from octavo.common.math import cdiv
 from octavo.config.engine import GrammarSection
 from octavo.core.grammar.base import Compiler, Grammar, allow, allows
 from octavo.core.grammar.compiler import TriedCompiler
+from octavo.core.grammar.reasoning import FREE, Free, Reasoning
 from octavo.errors import RequestError
 from octavo.wire.plan import GrammarMasks, StepPlan
 from octavo.wire.request import GrammarRef
@@ -21,46 +22,39 @@ log = logger(__name__)
 
 
 class Follower:
-    """One request's grammar. It bites only behind the token ids ``after`` (the end of reasoning), if there are any.
+    """One request's grammar, and the reasoning before it, which the grammar does not rule.
 
     ``eos`` are the ids that the grammar itself allows where it is complete; the request's other ``stops`` are allowed
     there too. What a grammar engine raises ends its own request, by the next ``accept``, and nobody else's.
     """
 
-    def __init__(
-        self, grammar: Grammar, after: tuple[int, ...], stops: tuple[int, ...] = (), eos: tuple[int, ...] = ()
-    ):
+    def __init__(self, grammar: Grammar, reasoning: Reasoning, stops: tuple[int, ...] = (), eos: tuple[int, ...] = ()):
         self._grammar = grammar
-        self._after = after
+        self._reasoning = reasoning
         self._eos = eos
         self._stops = tuple(token for token in stops if token not in eos)
-        self._seen: list[int] = []
         self._broken = False
-
-    @property
-    def bites(self) -> bool:
-        """Whether the next token is the grammar's business."""
-        return not self._after
 
     def accept(self, token: int) -> bool:
         """Follow a token that was said. False: it breaks the grammar."""
         if self._broken:
             return False
-        if not self._after:
-            try:
-                return self._grammar.accept(token)
-            except Exception:
-                log.exception("a grammar could not follow token %d", token)
-                return False
-        self._seen = [*self._seen, token][-len(self._after) :]
-        if tuple(self._seen) == self._after:
-            self._after = ()
-        return True
+        if self._reasoning.accept(token):
+            return True
+        try:
+            return self._grammar.accept(token)
+        except Exception:
+            log.exception("a grammar could not follow token %d", token)
+            return False
 
     def fill(self, bits: np.ndarray) -> None:
         """What may come next; ``bits`` is zeroed."""
-        if self._after:
-            bits[:] = -1
+        reasoning = self._reasoning
+        if reasoning.stage.open:
+            if forced := reasoning.forced():
+                allow(bits, forced[:1])
+            else:
+                bits[:] = -1
             return
         try:
             self._grammar.fill(bits)
@@ -71,12 +65,17 @@ class Follower:
             return
         if self._stops and any(allows(bits, token) for token in self._eos):
             allow(bits, self._stops)
+        if reasoning.stage.open is None:
+            allow(bits, reasoning.opens)
 
     def drafts(self, limit: int) -> list[int]:
         """At most ``limit`` tokens that the grammar leaves no choice about; guesses only where text could be cut in
         another way."""
-        if self._after or self._broken or limit < 1:
+        reasoning = self._reasoning
+        if self._broken or limit < 1 or reasoning.stage.open is None:
             return []
+        if reasoning.stage.open:
+            return list(reasoning.forced()[:limit])
         try:
             return self._grammar.forced(limit)
         except Exception:
@@ -88,21 +87,19 @@ class Follower:
         """What may come at each position of a window: ``bits`` is int32 [len(drafts) + 1, W], zeroed; line i is for the
         token behind ``drafts[:i]``. A draft that the grammar refuses, or an end, ends the window: lines behind it allow
         everything, since nobody will draw from them. The follower stays where it is."""
-        start, seen, accepted = self._after, self._seen, 0
+        stage, accepted = self._reasoning.stage, 0
         last = len(drafts)
         for i, line in enumerate(bits):
             self.fill(line)
             if i == last:
                 break
-            ruled = not self._after
-            if self._broken or (ruled and (drafts[i] in self._eos or not allows(line, drafts[i]))):
-                bits[i + 1 :] = -1
-                break
-            if not self.accept(drafts[i]):
+            ruled = not self._reasoning.takes(drafts[i])
+            over = ruled and drafts[i] in self._eos
+            if self._broken or over or not allows(line, drafts[i]) or not self.accept(drafts[i]):
                 bits[i + 1 :] = -1
                 break
             accepted += ruled
-        self._after, self._seen = start, seen
+        self._reasoning.stage = stage
         if accepted:
             try:
                 self._grammar.rollback(accepted)
@@ -132,12 +129,15 @@ class Grammars(Generic[T]):
 
     def start(self, key: T, ref: GrammarRef, stops: tuple[int, ...] = ()) -> None:
         """Compile for the request ``key``, which may end its answer with ``stops``."""
-        compiler = self.compiler
-        assert compiler is not None
 
         def follow(grammar: Grammar) -> None:
-            self._notify(key, Follower(grammar, ref.after, stops, self._eos))
+            self._notify(key, Follower(grammar, Reasoning(ref), stops, self._eos))
 
+        if ref.kind == FREE:
+            follow(Free())
+            return
+        compiler = self.compiler
+        assert compiler is not None
         if isinstance(compiler, TriedCompiler) and (kept := compiler.kept(ref)) is not None:
             follow(kept)
             return

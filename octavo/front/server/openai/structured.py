@@ -9,7 +9,8 @@ from octavo.errors import BadRequest
 from octavo.params import StructuredOutputsParams
 
 TYPES = ("text", "json_object", "json_schema", "structural_tag")
-FIELDS = tuple(spec.name for spec in fields(StructuredOutputsParams) if spec.name not in ("lark", "after", "param"))
+_OURS = ("lark", "free", "after", "opens", "open", "budget", "param")
+FIELDS = tuple(spec.name for spec in fields(StructuredOutputsParams) if spec.name not in _OURS)
 
 
 def structured(
