@@ -15,7 +15,8 @@ FIRST_ID, LAST_ID = 100, 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """``requests`` prompts of ``inputs`` tokens (low, high), answers of ``outputs``; ``running``: rows at most."""
+    """``requests`` prompts of ``inputs`` tokens (low, high), answers of ``outputs``; ``running``: rows at most.
+    ``times``: how often a prompt says the same."""
 
     name: str
     about: str
@@ -25,6 +26,7 @@ class Workload:
     running: int
     temperature: float = 0.0
     seed: int = 0
+    times: int = 1
 
     def make(self, vocab: int) -> list[tuple[list[int], int]]:
         """(prompt ids, tokens to make) a request; the same for the same seed and vocabulary."""
@@ -32,7 +34,10 @@ class Workload:
         high = min(LAST_ID, vocab - 1)
         low = min(FIRST_ID, high)
         lengths = [(draw.randint(*self.inputs), draw.randint(*self.outputs)) for _ in range(self.requests)]
-        return [([draw.randint(low, high) for _ in range(length)], out) for length, out in lengths]
+        return [
+            ([draw.randint(low, high) for _ in range(length // self.times)] * self.times, out)
+            for length, out in lengths
+        ]
 
     @property
     def longest(self) -> int:
@@ -89,7 +94,21 @@ GPU = [
     ),
 ]
 
-WORKLOADS = {work.name: work for work in (*CPU, *GPU)}
+#: Prompts that say the same over and over: what --speculative-config is for. Named one by one.
+REPEAT = [
+    Workload(
+        name=f"repeat{rows}",
+        about=f"{rows} at once, 32 tokens 8 times in, 128 out",
+        requests=rows,
+        inputs=(256, 256),
+        outputs=(128, 128),
+        running=rows,
+        times=8,
+    )
+    for rows in (1, 8)
+]
+
+WORKLOADS = {work.name: work for work in (*CPU, *GPU, *REPEAT)}
 
 
 def pick(names: list[str]) -> list[Workload]:

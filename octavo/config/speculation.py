@@ -19,11 +19,12 @@ def speculation_of(asked: Mapping[str, Any]) -> Speculation:
     """Raises ``ConfigError`` with a sentence that says what is possible."""
     for name in asked:
         if name not in _NAMES:
-            raise _wrong(f"has {name!r}{nearest(str(name), _NAMES)}; possible: {', '.join(_NAMES)}")
+            raise _wrong(f"has {repr(name)[:60]}{nearest(str(name), _NAMES)}; possible: {', '.join(_NAMES)}")
     given = {name: value for name, value in asked.items() if value is not None}
     method = given.get("method")
     if method not in METHODS:
-        what = "names no method" if method is None else f"has the method {method!r}{nearest(str(method), METHODS)}"
+        named = f"has the method {repr(method)[:60]}{nearest(str(method), METHODS)}"
+        what = "names no method" if method is None else named
         raise _wrong(f"{what}; possible: {', '.join(METHODS)} (drafts that need a model of their own are not)")
     if "num_speculative_tokens" not in given:
         raise _wrong(f"needs num_speculative_tokens: how many tokens to guess at most, from 1 to {MOST}")
@@ -45,7 +46,7 @@ def speculation_of(asked: Mapping[str, Any]) -> Speculation:
 def _number(given: Mapping[str, Any], name: str, most: int) -> int:
     value = given[name]
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise _wrong(f"has {name} {str(value)[:60]!r}; it must be a whole number from 1 to {most}")
+        raise _wrong(f"has {name} {repr(value)[:60]}; it must be a whole number from 1 to {most}")
     return value
 
 

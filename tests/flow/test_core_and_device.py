@@ -1,15 +1,24 @@
 """The scheduler over a tiny real model: preempted, chunked, prefix-cached, batched, pipelined or in bursts, every
-request says what it says alone."""
+request says what it says alone, with drafts and without."""
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.config.engine import CacheSection, DeviceSection, EngineConfig, ModelSection, ScheduleSection, TextSection
+from octavo.config.engine import (
+    CacheSection,
+    DeviceSection,
+    EngineConfig,
+    ModelSection,
+    ScheduleSection,
+    Speculation,
+    TextSection,
+)
 from octavo.config.facts import ModelFacts
 from octavo.core.engine.core import EngineCore
-from octavo.wire.arrays import pack_tokens
+from octavo.wire.arrays import pack_tokens, unpack_tokens
 from octavo.wire.request import EngineRequest, Sampling
 
 VOCAB, LONGEST, PAGE = 71, 64, 4
@@ -90,4 +99,58 @@ def test_the_same_tokens_however_it_is_scheduled(windows, seed):
     ):
         core = core_of(windows, pages=pages, **options)
         assert run(core, requests, each) == alone, options
+        core.close()
+
+
+class Informed:
+    """A drafter that knows what each request will say, and is wrong now and then."""
+
+    def __init__(self, requests: list[EngineRequest], said: dict[int, list[int]], seed: int):
+        self.all = {request.handle: [*unpack_tokens(request.tokens), *said[request.handle]] for request in requests}
+        self.rng = np.random.default_rng(seed)
+        self.guessed = 0
+
+    def propose(self, request, tokens, most: int) -> list[int]:
+        drafts = [int(token) for token in self.all[request.wire.handle][len(tokens) : len(tokens) + most]]
+        self.guessed += len(drafts)
+        return [token if self.rng.random() < 0.8 else int(self.rng.integers(VOCAB)) for token in drafts]
+
+
+@settings(max_examples=3)
+@given(st.integers(0, 2**31))
+@pytest.mark.parametrize("windows", [(), (None, 6)])
+def test_the_same_tokens_with_drafts(windows, seed):
+    """Greedy and sampled, with every stage that looks back, whoever guesses."""
+    rng = np.random.default_rng(seed)
+    requests = [
+        msgspec.structs.replace(
+            request,
+            sampling=msgspec.structs.replace(
+                request.sampling,
+                frequency_penalty=float(rng.choice((0.0, 0.4))),
+                bad_words=[(), ((5,), (3, 9))][int(rng.integers(2))],
+            ),
+            min_length=request.limit - int(rng.integers(0, 8)),
+        )
+        for request in requests_of(seed)
+    ]
+    roomy = core_of(windows, pages=200, max_num_seqs=1, max_num_batched_tokens=256)
+    alone = run(roomy, requests)
+    roomy.close()
+    pages = 17 if not windows else 34
+    ngram = Speculation(method="ngram", tokens=4, shortest=1, longest=3)
+    for options, each, informed in (
+        ({"max_num_seqs": 4, "max_num_batched_tokens": 9}, 99, True),
+        ({"max_num_seqs": 4, "max_num_batched_tokens": 64}, 99, False),
+        ({"max_num_seqs": 6, "max_num_batched_tokens": 64, "depth": 2, "burst": 2}, 2, True),
+    ):
+        core = core_of(windows, pages=pages, speculation=ngram, **options)
+        drafter = Informed(requests, alone, seed)
+        if informed:
+            core.scheduler._planner.drafts.drafters = [drafter]
+        assert run(core, requests, each) == alone, options
+        assert drafter.guessed or not informed or "depth" in options
+        core.scheduler.book.check()
+        pool = core.scheduler.book.kv.pool
+        assert pool.free == pool.pages - 1
         core.close()

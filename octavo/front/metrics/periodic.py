@@ -16,7 +16,7 @@ class Periodic:
         self._interval = interval
         self._timer: asyncio.TimerHandle | None = None
         self._since = 0.0
-        self._prompt = self._generated = self._queries = self._hits = 0
+        self._clear()
         self._last = StepStats()
 
     def stats(self, stats: StepStats) -> None:
@@ -28,6 +28,8 @@ class Periodic:
         self._generated += stats.generation_tokens
         self._queries += stats.prefix_queries
         self._hits += stats.prefix_hits
+        self._drafts += stats.draft_tokens
+        self._accepted += sum(stats.accepted)
         self._last = stats
 
     def close(self) -> None:
@@ -39,12 +41,17 @@ class Periodic:
         # The next statistics start the next timer.
         self._timer = None
         _log.info("%s", self.line(time.monotonic() - self._since))
-        self._prompt = self._generated = self._queries = self._hits = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._prompt = self._generated = self._queries = self._hits = self._drafts = self._accepted = 0
 
     def line(self, seconds: float) -> str:
         """What to say of the last ``seconds``."""
         hits = f", prefix cache hits {self._hits / self._queries:.0%}" if self._queries else ""
+        right = f", drafts accepted {self._accepted / self._drafts:.0%} of {self._drafts}" if self._drafts else ""
         return (
             f"prompt {self._prompt / seconds:.1f} tok/s, generation {self._generated / seconds:.1f} tok/s, "
-            f"running {self._last.running}, waiting {self._last.waiting}, KV cache {self._last.kv_usage:.1%}{hits}"
+            f"running {self._last.running}, waiting {self._last.waiting}, KV cache {self._last.kv_usage:.1%}"
+            f"{hits}{right}"
         )

@@ -103,6 +103,15 @@ class Prometheus:
         self._received = self._own_counter("requests_received", "requests handed to the engine")
         ended = Counter("octavo:requests_ended", "how they ended", (*_LABELS, "outcome"), registry=self._registry)
         self._ended = {outcome: ended.labels(*self._label_values, outcome) for outcome in OUTCOMES}
+        self._drafts = self._counter("spec_decode_num_drafts", "steps of a request in which drafts were verified")
+        self._draft_tokens = self._counter("spec_decode_num_draft_tokens", "draft tokens verified")
+        self._accepted = self._counter("spec_decode_num_accepted_tokens", "draft tokens that were right")
+        self._accepted_at = Counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "draft tokens that were right, by their place among the drafts",
+            (*_LABELS, "position"),
+            registry=self._registry,
+        )
         self._success = self._by_reason("request_success", "answers that ended, by reason")
 
         self._step_tokens = self._many_times("iteration_tokens_total", "tokens a step", _STEP_TOKENS)
@@ -150,6 +159,12 @@ class Prometheus:
         self._queries.inc(stats.prefix_queries)
         self._hits.inc(stats.prefix_hits)
         self._preemptions.inc(stats.preemptions)
+        if stats.drafts:
+            self._drafts.inc(stats.drafts)
+            self._draft_tokens.inc(stats.draft_tokens)
+            self._accepted.inc(sum(stats.accepted))
+            for position, count in enumerate(stats.accepted):
+                self._accepted_at.labels(*self._label_values, str(position)).inc(count)
         if stats.steps:
             self._step_tokens.observe((stats.prompt_tokens + stats.generation_tokens) / stats.steps, stats.steps)
 
