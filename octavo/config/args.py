@@ -173,6 +173,19 @@ class EngineArgs:
         metavar="JSON",
         parse=mapping,
     )
+    structured_outputs_config: dict | None = flag(
+        'structured outputs: {"backend": "auto", "disable_any_whitespace": false, "disable_additional_properties": '
+        'false, "whitespace_pattern": "..."}',
+        group="limits",
+        metavar="JSON",
+        parse=mapping,
+    )
+    structured_outputs_backend: str | None = flag(
+        "library that compiles grammars (auto: guidance)",
+        group="limits",
+        alias=("guided_decoding_backend",),
+        choices=("auto", "guidance", "xgrammar"),
+    )
     step_timeout: float | None = flag(
         "seconds after which a step that makes no progress is reported as stuck", group="schedule", metavar="SECONDS"
     )
@@ -218,15 +231,15 @@ class ServeArgs(EngineArgs):
     )
     host: str | None = flag("address to listen on; without it all of them", group="server", metavar="ADDRESS")
     port: int | None = flag("port to listen on (8000); 0: any that is free", group="server", metavar="PORT")
+    grpc_port: int | None = flag(
+        "port for gRPC, beside HTTP's (0: none; needs octavo[grpc])", group="server", metavar="PORT"
+    )
     api_key: list[str] | None = flag(
         "keys, one of which a request must carry as a bearer token", group="server", metavar="KEY", secret=True
     )
     api_key_file: str | None = flag("file with a key a line, beside those of --api-key", group="server", metavar="FILE")
     shutdown_timeout: float | None = flag(
         "seconds that running requests get to finish after SIGTERM (0: none)", group="server", metavar="SECONDS"
-    )
-    grpc_port: int | None = flag(
-        "port for gRPC, beside HTTP's (0: none; needs octavo[grpc])", group="server", metavar="PORT"
     )
     request_timeout: float | None = flag(
         "seconds after which a request is aborted (none)", group="server", metavar="SECONDS"

@@ -8,10 +8,12 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from octavo.common import probe
+from octavo.common.words import nearest
 from octavo.config.args import EngineArgs, ServeArgs, mapping
 from octavo.config.checkpoint import Checkpoint, locate
 from octavo.config.engine import (
@@ -19,6 +21,7 @@ from octavo.config.engine import (
     CacheSection,
     DeviceSection,
     EngineConfig,
+    GrammarSection,
     ModelSection,
     ScheduleSection,
     Speculation,
@@ -108,6 +111,7 @@ def resolve(args: EngineArgs, machine: Machine | None = None, worker: str = WORK
         cache=CacheSection(**sections["cache"]),
         schedule=ScheduleSection(**sections["schedule"]),
         device=DeviceSection(**sections["device"]),
+        grammar=GrammarSection(**sections["grammar"]),
         worker=worker,
         why=why,
     )
@@ -189,6 +193,62 @@ def logprobs_mode(facts: Facts) -> tuple[str, str]:
 @decides("device.enforce_eager")
 def enforce_eager(facts: Facts) -> tuple[bool, str]:
     return _said(facts.args.enforce_eager, False, "decode steps are graphs where the device has them")
+
+
+# -- grammar --
+
+#: Keys of --structured-outputs-config, with their types.
+_STRUCTURE = {
+    "backend": str,
+    "disable_any_whitespace": bool,
+    "disable_additional_properties": bool,
+    "whitespace_pattern": str,
+}
+BACKENDS = ("auto", "guidance", "xgrammar")
+
+
+def _structure(facts: Facts, name: str) -> Any:
+    """A value of --structured-outputs-config; None where it is not said."""
+    given = facts.args.structured_outputs_config or {}
+    for key, value in given.items():
+        if key not in _STRUCTURE:
+            raise ConfigError(f"--structured-outputs-config has no key {key!r}{nearest(key, _STRUCTURE)}")
+        if not isinstance(value, _STRUCTURE[key]):
+            raise ConfigError(f"--structured-outputs-config: {key!r} cannot be {value!r}")
+    return given.get(name)
+
+
+@decides("grammar.backend")
+def grammar_backend(facts: Facts) -> tuple[str, str]:
+    inside, flag = _structure(facts, "backend"), facts.args.structured_outputs_backend
+    if inside is not None and flag is not None and inside != flag:
+        raise ConfigError(f"--structured-outputs-backend {flag!r} and --structured-outputs-config say different things")
+    asked = flag if inside is None else inside
+    if asked is not None and asked not in BACKENDS:
+        raise ConfigError(
+            f"the structured outputs backend {asked!r} is not known{nearest(asked, BACKENDS)}; "
+            f"known: {', '.join(BACKENDS)}"
+        )
+    if asked == "xgrammar" and find_spec("xgrammar") is None:
+        raise ConfigError(
+            "--structured-outputs-backend xgrammar needs the package xgrammar: pip install octavo[xgrammar]"
+        )
+    return _said(asked, "auto", "guidance, which needs nothing more")
+
+
+@decides("grammar.whitespace")
+def grammar_whitespace(facts: Facts) -> tuple[str | None, str]:
+    pattern, none = _structure(facts, "whitespace_pattern"), _structure(facts, "disable_any_whitespace")
+    if pattern and none:
+        raise ConfigError(
+            "--structured-outputs-config: disable_any_whitespace and whitespace_pattern exclude each other"
+        )
+    return _said("" if none else pattern, None, "what JSON allows")
+
+
+@decides("grammar.closed")
+def grammar_closed(facts: Facts) -> tuple[bool, str]:
+    return _said(_structure(facts, "disable_additional_properties"), False, "as a schema says")
 
 
 # -- model --
