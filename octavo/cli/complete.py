@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator, Sequence
 
-from octavo.cli.source import Source, Stopwatch, add_source_flags, open_source, sampling
+from octavo.cli.source import Source, Stopwatch, add_source_flags, open_source, printable, sampling
 from octavo.config.cli import Parser
 from octavo.errors import ConfigError, RequestError, RequestFailed
 
@@ -56,7 +56,7 @@ def _continue(source: Source, text: str, options: dict, stats: bool) -> int:
         for piece in source.complete(text, options):
             if piece:
                 watch.piece()
-                print(piece, end="", flush=True)
+                print(printable(piece), end="", flush=True)
     except KeyboardInterrupt:
         pass
     except (RequestError, RequestFailed, ConfigError) as error:

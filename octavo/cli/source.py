@@ -2,30 +2,54 @@
 
 import asyncio
 import json
+import sys
 import time
 import urllib.error
 import urllib.request
 from argparse import Namespace
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from octavo.common import log
 from octavo.config import env
 from octavo.config.args import EngineArgs
 from octavo.config.cli import Parser, add_flags, ask
 from octavo.errors import ConfigError, RequestError, RequestFailed
-from octavo.outputs import RequestOutput
+from octavo.outputs import CompletionOutput, RequestOutput
 from octavo.params import RequestOutputKind
+
+if TYPE_CHECKING:
+    from octavo.front.parsers.base import Format
+    from octavo.front.parsers.events import Event
 
 #: Seconds to connect, and between two pieces of an answer.
 PATIENCE = 300.0
+#: Control characters but tab and line feed: a model must not move the cursor or write a window's title.
+_CONTROL = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)])
+
+
+class Piece(NamedTuple):
+    """A piece of an answer; a call's is its name or a part of its arguments."""
+
+    text: str
+    kind: Literal["content", "reasoning", "call", "arguments"] = "content"
+
+
+class Usage(NamedTuple):
+    """Tokens of one answer."""
+
+    prompt: int
+    output: int
+    cached: int = 0
 
 
 class Source(Protocol):
-    """Text that streams."""
+    """Text that streams. ``usage``: of the last answer, where it is known."""
 
-    def chat(self, messages: Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> Iterator[str]:
+    usage: Usage | None
+
+    def chat(self, messages: Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> Iterator[Piece]:
         """The answer to a conversation, piece by piece. Raises ``RequestError`` or ``RequestFailed``."""
 
     def complete(self, prompt: str, options: Mapping[str, Any]) -> Iterator[str]:
@@ -62,12 +86,18 @@ def sampling(parsed: Namespace) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value is not None}
 
 
+def printable(text: str) -> str:
+    """``text`` as it may be written to a terminal; as it is where standard output is none."""
+    return text.translate(_CONTROL) if sys.stdout.isatty() else text
+
+
 @dataclass
 class Stopwatch:
     """Tells of the speed of one answer."""
 
     begin: float
     first: float | None = None
+    last: float | None = None
     pieces: int = 0
 
     @classmethod
@@ -75,15 +105,22 @@ class Stopwatch:
         return cls(time.monotonic())
 
     def piece(self) -> None:
-        self.first = self.first or time.monotonic()
+        self.last = time.monotonic()
+        self.first = self.first or self.last
         self.pieces += 1
 
-    def line(self) -> str:
-        if self.first is None:
+    def line(self, usage: Usage | None = None) -> str:
+        """The speed in words: of tokens where ``usage`` tells them, else of pieces of text."""
+        if self.first is None or self.last is None:
             return "[no text]"
-        spent = time.monotonic() - self.first
-        speed = f", {(self.pieces - 1) / spent:.1f} pieces per second" if spent and self.pieces > 1 else ""
-        return f"[{(self.first - self.begin) * 1e3:.0f} ms to the first token, {self.pieces} pieces{speed}]"
+        count, what = (self.pieces, "pieces") if usage is None else (usage.output, "tokens")
+        spent = self.last - self.first
+        speed = f", {(count - 1) / spent:.1f} {what} per second" if spent and count > 1 else ""
+        prompt = ""
+        if usage is not None:
+            cached = f" ({usage.cached} cached)" if usage.cached else ""
+            prompt = f", prompt {usage.prompt}{cached}"
+        return f"[{(self.first - self.begin) * 1e3:.0f} ms to the first token, {count} {what}{speed}{prompt}]"
 
 
 class Remote:
@@ -95,10 +132,22 @@ class Remote:
             raise ConfigError(f"--url {url!r} must begin with http:// or https://")
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self._model = model or self._first_model()
+        self.usage: Usage | None = None
 
-    def chat(self, messages: Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> Iterator[str]:
-        body = {"messages": list(messages), **options}
-        return (choice["delta"].get("content") or "" for choice in self._stream("/v1/chat/completions", body))
+    def chat(self, messages: Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> Iterator[Piece]:
+        body = {"messages": list(messages), "stream_options": {"include_usage": True}, **options}
+        for choice in self._stream("/v1/chat/completions", body):
+            delta = choice["delta"]
+            if thought := delta.get("reasoning") or delta.get("reasoning_content"):
+                yield Piece(thought, "reasoning")
+            if text := delta.get("content"):
+                yield Piece(text)
+            for call in delta.get("tool_calls") or ():
+                function = call.get("function") or {}
+                if name := function.get("name"):
+                    yield Piece(name, "call")
+                if arguments := function.get("arguments"):
+                    yield Piece(arguments, "arguments")
 
     def complete(self, prompt: str, options: Mapping[str, Any]) -> Iterator[str]:
         return (choice["text"] for choice in self._stream("/v1/completions", {"prompt": prompt, **options}))
@@ -111,6 +160,7 @@ class Remote:
             return json.load(answer)["data"][0]["id"]
 
     def _stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        self.usage = None
         with self._open(path, {"model": self._model, "stream": True, **body}) as answer:
             for line in answer:
                 if not line.startswith(b"data: ") or line.strip() == b"data: [DONE]":
@@ -118,6 +168,9 @@ class Remote:
                 chunk = json.loads(line[6:])
                 if "error" in chunk:
                     raise RequestFailed(chunk["error"]["message"])
+                if told := chunk.get("usage"):
+                    cached = (told.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+                    self.usage = Usage(told["prompt_tokens"], told["completion_tokens"], cached)
                 yield from chunk["choices"]
 
     def _open(self, path: str, body: dict[str, Any] | None) -> Any:
@@ -141,27 +194,49 @@ class Local:
         log.setup(env.read("OCTAVO_LOG_LEVEL") or "WARNING")
         self._loop = asyncio.new_event_loop()
         self._llm = AsyncLLM.from_config(resolve(args), inline=True)
+        self._format = self._parser()
+        self.usage: Usage | None = None
 
-    def chat(self, messages: Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> Iterator[str]:
-        return self._stream(self._llm.engine.render_chat(messages), options)
+    def chat(self, messages: Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> Iterator[Piece]:
+        prompt = self._llm.engine.render_chat(messages)
+        if self._format is None:
+            yield from (Piece(output.text) for output in self._stream(prompt, options))
+            return
+        parser = self._format.open(prompt_ids=prompt)
+        for output in self._stream(prompt, {**options, "skip_special_tokens": False}):
+            yield from _pieces(parser.feed(output.text, output.marks, len(output.token_ids)))
+        yield from _pieces(parser.finish())
 
     def complete(self, prompt: str, options: Mapping[str, Any]) -> Iterator[str]:
-        return self._stream(prompt, options)
+        return (output.text for output in self._stream(prompt, options))
 
     def close(self) -> None:
         self._llm.close()
         self._loop.close()
 
-    def _stream(self, prompt: str | list[int], options: Mapping[str, Any]) -> Iterator[str]:
-        engine = self._llm.engine
+    def _parser(self) -> "Format | None":
+        from octavo.front.parsers.base import choose
+
+        tokenizer = self._llm.engine.tokenizer
+        return None if tokenizer is None else choose(tokenizer, tokenizer.specials.templates.get("default"))
+
+    def _stream(self, prompt: str | list[int], options: Mapping[str, Any]) -> "Iterator[CompletionOutput]":
+        engine, count = self._llm.engine, 0
+        self.usage = None
         sampling = {"max_tokens": None, "output_kind": RequestOutputKind.DELTA, **options}
         stream = self._loop.run_until_complete(engine.submit(prompt, engine.intake.default_params().clone(**sampling)))
         outputs = aiter(stream)
         try:
             while (output := self._loop.run_until_complete(_next(outputs))) is not None:
-                yield output.outputs[0].text
+                count += len(output.outputs[0].token_ids)
+                self.usage = Usage(len(output.prompt_token_ids), count, output.num_cached_tokens or 0)
+                yield output.outputs[0]
         finally:
             stream.abort()
+
+
+def _pieces(events: "Iterable[Event]") -> Iterator[Piece]:
+    return (Piece(event.text, "reasoning" if event.kind.name == "REASONING" else "content") for event in events)
 
 
 async def _next(outputs: AsyncIterator[RequestOutput]) -> RequestOutput | None:

@@ -1,6 +1,11 @@
-"""`octavo chat` and `octavo complete` against a live server."""
+"""`octavo chat`, `complete` and `top` against a live server."""
 
 import io
+import os
+import select
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -35,3 +40,58 @@ def test_what_the_server_refuses_is_told(server, capsys):
     assert "does not exist" in capsys.readouterr().err
     assert main(["chat", "some/model", "--url", server.url, "-q", "hi"]) == 1
     assert "--model-name" in capsys.readouterr().err
+
+
+def test_top_shows_a_running_server(server, capsys):
+    assert server.post("/v1/completions", {"prompt": "hi", "max_tokens": 9, "ignore_eos": True})[0] == 200
+    server.until("metrics of the request", lambda: server.metric("vllm:generation_tokens_total") >= 9)
+    assert main(["top", f"{server.url}/v1", "--once", "--interval", "0.1"]) == 0
+    said = capsys.readouterr().out
+    assert "tiny" in said
+    assert "0 running" in said
+    assert "ms" in next(line for line in said.splitlines() if "time to first token" in line)
+
+
+def test_top_says_what_is_wrong(server, capsys):
+    for words, told in (
+        (["http://127.0.0.1:9"], "no server answers"),
+        (["nowhere"], "must begin with http://"),
+        ([server.url, "--interval", "0"], "--interval must be from 0.1"),
+    ):
+        assert main(["top", *words, "--once"]) == 1
+        assert told in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo terminal")
+def test_a_terminal(server, tmp_path):
+    """Ctrl-C at the prompt does not end; top shows its screen and goes at q."""
+    import pty
+
+    def drive(words, *typed):
+        master, slave = pty.openpty()
+        env = os.environ | {"XDG_STATE_HOME": str(tmp_path), "TERM": "xterm"}
+        command = [sys.executable, "-m", "octavo", *words]
+        child = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True)
+        os.close(slave)
+        said = b""
+        try:
+            for awaited, data in typed:
+                while awaited not in said:
+                    assert select.select([master], [], [], 60)[0], said
+                    said += os.read(master, 65536)
+                said = said[said.index(awaited) + len(awaited) :]
+                if data == b"\x03":
+                    child.send_signal(signal.SIGINT)
+                else:
+                    os.write(master, data)
+            return child.wait(60)
+        finally:
+            child.kill()
+            child.wait()
+            os.close(master)
+
+    chat = ["chat", "--url", server.url, "--max-tokens", "3", "--stats"]
+    typed = [(b"> ", b"\x03"), (b"/exit ends)\r\n> ", b"hi\n"), (b"to the first token", b""), (b"> ", b"/exit\n")]
+    assert drive(chat, *typed) == 0
+    assert (tmp_path / "octavo" / "chat_history").exists()
+    assert drive(["top", server.url, "--interval", "0.1"], (b"latency", b""), (b"latency", b"q")) == 0
