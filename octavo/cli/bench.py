@@ -33,7 +33,7 @@ LEAST = {
     **dict.fromkeys(("repeats", "num_iters", "num_prompts", "max_concurrency", "batch_size", "processes"), 1),
     **dict.fromkeys(("input_len", "output_len", "random_input_len", "random_output_len"), 1),
     **dict.fromkeys(("num_iters_warmup", "request_rate", "temperature"), 0),
-    **dict.fromkeys(("connections", "rounds"), 1),
+    **dict.fromkeys(("connections", "rounds", "walks", "tokens"), 1),
 }
 
 
@@ -91,6 +91,13 @@ def parser() -> Parser:
     soak.add_argument("--faults", action="store_true", help="malformed bodies, silent clients, killed processes")
     soak.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
 
+    grammar = kinds.add_parser("grammar", help="microseconds a mask of structured output, and time to the first")
+    grammar.add_argument("--model", metavar="MODEL", help="whose tokenizer (the embedded model)")
+    grammar.add_argument("--backend", default="guidance", choices=("guidance", "xgrammar"), help="library (guidance)")
+    grammar.add_argument("--walks", type=int, default=4, help="random answers of each schema (4)")
+    grammar.add_argument("--tokens", type=int, default=64, help="tokens of each at most (64)")
+    grammar.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
+
     for one in (throughput, latency, startup, serve):
         one.add_argument("--seed-prompts", type=int, default=0, help="seed of prompts and lengths (0)")
         one.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
@@ -101,7 +108,7 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run a benchmark; the exit status, 1 where requests failed. Raises ``ConfigError`` for what cannot be run."""
     args = parser().parse_args(argv)
-    kinds = (_throughput, _latency, _startup, _serve, _front, _soak)
+    kinds = (_throughput, _latency, _startup, _serve, _front, _soak, _grammar)
     run = {kind.__name__[1:]: kind for kind in kinds}[args.kind]
     from octavo.bench import report
 
@@ -226,3 +233,15 @@ def _soak(args: Namespace) -> list[dict[str, Any]]:
     record = soak(SoakLoad(requests=args.num_prompts, connections=args.connections, faults=args.faults))
     print(report.table([record], columns))
     return [record]
+
+
+def _grammar(args: Namespace) -> list[dict[str, Any]]:
+    from octavo.bench import report
+    from octavo.bench.grammar import COLUMNS as columns
+    from octavo.bench.grammar import GrammarLoad, grammar
+
+    load = GrammarLoad(model=args.model, backend=args.backend, walks=args.walks, tokens=args.tokens)
+    records = grammar(load)
+    print("\n".join(json.dumps(one) for one in records))
+    print(report.table(records, columns))
+    return records

@@ -40,6 +40,12 @@ class Prompt:
     salt: bytes = b""
 
 
+def ends_of(config: EngineConfig, tokenizer: Tokenizer | None, width: int) -> tuple[int, ...]:
+    """The ids that end an answer, of ``width`` logits: the tokenizer's and the model's own."""
+    ends = [*(tokenizer.eos if tokenizer is not None else ()), *config.model.facts.eos]
+    return tuple(token for token in dict.fromkeys(ends) if token < width)
+
+
 class Intake:
     """Checks and defaults of one engine. Methods may be called from any thread, except ``admit`` (it draws seeds)."""
 
@@ -51,8 +57,7 @@ class Intake:
         self._ready = ready
         self._limits = ready.limits
         self._seeds = random.Random(config.model.seed)
-        ends = [*(tokenizer.eos if tokenizer is not None else ()), *config.model.facts.eos]
-        self.eos = tuple(token for token in dict.fromkeys(ends) if token < ready.vocab)
+        self.eos = ends_of(config, tokenizer, ready.vocab)
         #: Most characters of a text that could still fit: longer ones are refused before any work is spent on them.
         self.max_chars = ready.max_model_len * (tokenizer.longest if tokenizer is not None else 1)
 
