@@ -6,6 +6,7 @@ import json
 
 import openai
 import pytest
+from pydantic import BaseModel
 
 from octavo.testing import tokenizer
 from octavo.testing.scripted import Scripted, model
@@ -50,9 +51,14 @@ SCRIPT = {
     "only thought": ["<think>\nHm"],
     "list": [THOUGHT + LIST],
     "one": [THOUGHT + '[{"name":"now","parameters":{}}]'],
+    "calls now": [THOUGHT + CALL_NOW],
+    "wrong": [THOUGHT + CALL.replace("days", "wind")],
     "choices": [THOUGHT + "One " + CALL, THOUGHT + CALL_NOW, THOUGHT + "Three"],
-    "schema": [THOUGHT + '{"city":"Oslo","days":3}'],
+    "schema": [THOUGHT.rstrip() + '{"city":"Oslo","days":3}'],
 }
+
+
+NAMED = {"type": "function", "function": {"name": "now"}}
 
 
 @pytest.fixture(scope="module")
@@ -319,6 +325,65 @@ def test_async_client(server):
         assert json.loads(message.tool_calls[0].function.arguments) == CITY
 
 
+def test_forced_calls_in_the_models_own_notation(client):
+    """Behind the reasoning; a model that wants to say something else calls all the same."""
+    calls = both(client, "calls", tools=TOOLS, tool_choice="required")
+    assert calls[:4] == ("\nHm, rain?\n", None, [("get_weather", CITY)], "tool_calls")
+    assert both(client, "both", tools=TOOLS, tool_choice="required")[2] == [("get_weather", CITY), ("now", {})]
+    assert both(client, "calls now", tools=TOOLS, tool_choice=NAMED)[1:4] == (None, [("now", {})], "stop")
+    for choice in ("required", NAMED):
+        ((reasoning, content, ((name, _),), _),), _ = whole(
+            client, "thinks", tools=[NOW], tool_choice=choice, max_tokens=80
+        )
+        assert (reasoning, content, name) == ("\nHm, rain?\n", None, "now")
+
+
+def test_strict_tools(client):
+    """In auto mode too: arguments that break the schema cannot be said, text can."""
+    strict = json.loads(json.dumps(WEATHER))
+    strict["function"]["strict"] = True
+    strict["function"]["parameters"]["additionalProperties"] = False
+    assert both(client, "calls", tools=[strict])[2:4] == ([("get_weather", CITY)], "tool_calls")
+    assert both(client, "thinks", tools=[strict])[1] == "Sunny."
+    wrong = whole(client, "wrong", tools=[strict], max_tokens=150)[0][0]
+    assert "wind" not in wrong[2][0][1]
+    assert "wind" in whole(client, "wrong", tools=[WEATHER])[0][0][2][0][1]
+
+
+def test_a_thinking_budget(client):
+    free = both(client, "thinks")[4].usage.completion_tokens_details.reasoning_tokens
+    for budget in (0, 1, 3, free, free + 9):
+        reasoning, content, _, finish, answer = both(client, "thinks", thinking_token_budget=budget)
+        assert answer.usage.completion_tokens_details.reasoning_tokens == min(budget, free)
+        assert "\nHm, rain?\n".startswith(reasoning or "")
+        assert (content, finish) == ("Sunny.", "stop")
+    assert both(client, "thinks", thinking_token_budget=-1)[4].usage.completion_tokens_details.reasoning_tokens == free
+
+
+class Place(BaseModel):
+    city: str
+    days: int
+
+
+def test_structured_answers_behind_reasoning(client):
+    answer = client.chat.completions.parse(**ask("schema"), response_format=Place)
+    message = answer.choices[0].message
+    assert message.parsed == Place(city="Oslo", days=3)
+    assert message.reasoning == "\nHm, rain?\n"
+    with client.chat.completions.stream(**ask("schema"), response_format=Place) as stream:
+        assert stream.get_final_completion().choices[0].message.parsed == Place(city="Oslo", days=3)
+
+
+def test_calls_or_a_structured_answer(client):
+    """With tools, what is no call obeys the schema."""
+    more = {"tools": [openai.pydantic_function_tool(Place, name="get_weather")], "response_format": Place}
+    assert client.chat.completions.parse(**ask("schema", **more)).choices[0].message.parsed.city == "Oslo"
+    (call,) = client.chat.completions.parse(**ask("calls", **more)).choices[0].message.tool_calls
+    assert call.function.parsed_arguments == Place(**CITY)
+    with pytest.raises(openai.BadRequestError, match="leaves no room for calls"):
+        client.chat.completions.create(**ask("calls", tools=TOOLS, structured_outputs={"regex": "a+"}))
+
+
 # -- a model whose notation nobody knows --
 
 
@@ -333,9 +398,6 @@ def bare(tmp_path_factory):
 def bare_client(bare):
     with openai.OpenAI(base_url=f"{bare.url}/v1", api_key="none", max_retries=0) as found:
         yield found
-
-
-NAMED = {"type": "function", "function": {"name": "now"}}
 
 
 def test_without_a_parser_calls_are_made_by_grammar(bare_client):

@@ -43,7 +43,11 @@ def json_schema(ref: GrammarRef) -> str:
 
 def schema_lark(value: schema.Schema, ref: GrammarRef) -> str:
     """A schema as a term of a Lark rule. Raises ``BadRequest`` that names a keyword that cannot be enforced."""
-    return "%json " + schema.write(value, whitespace=ref.whitespace, closed=ref.closed)
+    layout = None
+    if ref.kind == "lark" and isinstance(value, dict):  # this program's own grammars say how JSON is laid out
+        layout = value.get("x-guidance")
+        value = {word: inner for word, inner in value.items() if word != "x-guidance"}
+    return "%json " + schema.write(value, whitespace=ref.whitespace, closed=ref.closed, layout=layout)
 
 
 def json_object(ref: GrammarRef) -> str:

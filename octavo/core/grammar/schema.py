@@ -7,6 +7,7 @@ Words of no draft are annotations, as the specification has it.
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from octavo.errors import BadRequest
@@ -142,8 +143,14 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def write(value: Schema, whitespace: str | None = None, closed: bool = False) -> str:
-    """As text for llguidance; ``whitespace`` and ``closed`` as in ``wire.GrammarRef``. Raises ``BadRequest``."""
+def write(
+    value: Schema,
+    whitespace: str | None = None,
+    closed: bool = False,
+    layout: Mapping[str, Any] | None = None,
+) -> str:
+    """As text for llguidance; ``whitespace`` and ``closed`` as in ``wire.GrammarRef``, ``layout``: options instead of
+    the former. Raises ``BadRequest``."""
     rewritten = Rewriter(closed).schema(value, "", 0)
     if rewritten is True:
         rewritten = {}
@@ -152,6 +159,8 @@ def write(value: Schema, whitespace: str | None = None, closed: bool = False) ->
     options: dict[str, Any] = {"json_allowed_escapes": ESCAPES, "whitespace_pattern": whitespace or WHITESPACE}
     if whitespace == "":
         options = {"json_allowed_escapes": ESCAPES, "whitespace_flexible": False}
+    if layout is not None:
+        options = {"json_allowed_escapes": ESCAPES, **layout}
     try:
         return json.dumps({**rewritten, "x-guidance": options}, allow_nan=False)
     except ValueError:

@@ -10,8 +10,9 @@ from msgspec import Struct
 from starlette.requests import Request
 
 from octavo.errors import BadRequest, Unsupported
+from octavo.front.chat.constraint import constraint
 from octavo.front.chat.guided import GuidedCalls
-from octavo.front.chat.tools import calls_schema, for_template, read_choice, read_tools
+from octavo.front.chat.tools import for_template, read_choice, read_tools
 from octavo.front.parsers.base import Format, ParserStream
 from octavo.front.parsers.events import Event, Kind
 from octavo.front.server.openai.job import Tally, check
@@ -19,6 +20,9 @@ from octavo.front.server.openai.schema import ChatBody, ChatFields, Usage
 from octavo.front.server.service import Service, Work
 from octavo.outputs import CompletionOutput, RequestOutput
 from octavo.params import RequestOutputKind, SamplingParams, StructuredOutputsParams
+
+#: Tokens at a prompt's end among which the end of a reasoning that the template left empty stands.
+_CLOSED = 8
 
 
 class News(Struct, gc=False):
@@ -133,26 +137,26 @@ class ChatTurn:
         self.kwargs = template_kwargs(service, body)
         self.tally = Tally(reasoned=True)
         self.format: Format | None = service.format
-        #: What the core was asked to keep to for the calls' sake: a grammar in the model's notation, or a JSON list.
-        self._lark: str | None = None
+        #: Calls are a JSON list, since the model's own notation is not known.
         self._guided = False
         self._answers: dict[int, Answer] = {}
         #: The last output of the engine.
         self.last: RequestOutput | None = None
         self._work: Work | None = None
-        self._choose()
+        self._budget = self._thinking_budget()
+        if self.format is not None and not (self.format.has_reasoning or (self.tools and self.format.has_calls)):
+            self.format = None  # there is nothing to read
 
-    def _choose(self) -> None:
-        """How calls are written, and whether the format's parser has anything to read."""
-        form, choice = self.format, self.choice
-        if choice.forced or (choice.mode == "auto" and any(tool.strict for tool in self.tools)):
-            if form is not None and hasattr(form, "tool_grammar"):
-                self._lark = form.tool_grammar(
-                    self.tools, required=choice.forced, named=choice.name, parallel=self.parallel
-                )
-            self._guided = self._lark is None and choice.forced
-        if form is not None and not (form.has_reasoning or (self.tools and form.has_calls)):
-            self.format = None
+    def _thinking_budget(self) -> int | None:
+        asked = self.body.thinking_token_budget
+        if asked is None or asked < 0:
+            return None
+        if self.format is None or not self.format.reasoning_end:
+            raise BadRequest(
+                "thinking_token_budget needs a model whose reasoning this server knows (--reasoning-parser)",
+                "thinking_token_budget",
+            )
+        return asked
 
     @property
     def parallel(self) -> bool:
@@ -193,22 +197,23 @@ class ChatTurn:
         params = self.params()
         params.output_kind = RequestOutputKind.DELTA
         ids = await self.prompt()
-        self._structure(params, ids)
+        params = self._constrained(params, ids)
         self._work = await self.service.submit(self.body, self.id, [ids], params, self.asked_max_tokens is None)
 
-    def _structure(self, params: SamplingParams, ids: Sequence[int]) -> None:
-        """The grammar that calls must keep to, behind the reasoning where there will be some."""
-        asked = params.structured_outputs
-        if self._lark is not None:
-            asked = StructuredOutputsParams(lark=self._lark)
-        elif self._guided:
-            tools = [tool for tool in self.tools if self.choice.name in (None, tool.name)]
-            asked = StructuredOutputsParams(
-                json=calls_schema(tools, self.parallel and self.choice.mode != "named"), disable_any_whitespace=True
-            )
-        if asked is not None and self.format is not None and not self._open(ids).reasoning_over:
-            asked.after = self.format.reasoning_end
-        params.structured_outputs = asked
+    def _constrained(self, params: SamplingParams, ids: Sequence[int]) -> SamplingParams:
+        """``params`` with the grammar that the answer to ``ids`` must keep to, behind its reasoning."""
+        found = constraint(self.format, self.tools, self.choice, self.parallel, params.structured_outputs)
+        asked, self._guided = found.params, found.guided
+        form = self.format
+        if form is not None and form.reasoning_end and (asked is not None or self._budget is not None):
+            begun = not self._open(ids).reasoning_over
+            # Who does not begin in reasoning may open it with the first token, unless the prompt has closed it.
+            may = not (self.continues or form.reasoning_end[-1] in ids[-_CLOSED:])
+            if begun or (may and len(form.reasoning_start) == 1):
+                asked = asked or StructuredOutputsParams(free=True)
+                asked.after, asked.opens, asked.open = form.reasoning_end, form.reasoning_start, begun
+                asked.budget = self._budget
+        return params if asked is params.structured_outputs else params.clone(structured_outputs=asked)
 
     def __aiter__(self) -> AsyncIterator[News]:
         return self._news()
