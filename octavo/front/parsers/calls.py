@@ -51,6 +51,7 @@ class Calls:
         assert not self._open
         self._open, self.wrote = True, False
         self.count += 1
+        name, call_id = _text(name), _text(call_id)
         if not self.silent:
             self.events.append(Event(Kind.CALL, name, self.count - 1, self._id(name, call_id)))
 
@@ -84,3 +85,8 @@ class Calls:
                 found = f"call_{uuid.uuid4().hex[:24]}"
         self._seen.add(found)
         return found
+
+
+def _text(text: str) -> str:
+    """``text`` without halves of UTF-16 pairs, which no answer can hold."""
+    return text.encode("utf-8", "replace").decode()

@@ -24,7 +24,13 @@ _MISS = object()
 
 
 def dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    """JSON with characters as they are; half a pair of UTF-16, which is none, as its escape."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value)
+    return text
 
 
 def escaped(text: str) -> str:
@@ -35,9 +41,14 @@ def escaped(text: str) -> str:
 def loads(text: str) -> Any:
     """The finite JSON value that ``text`` is. Raises ``ValueError``, for one nested too deep as well."""
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except RecursionError:
         raise ValueError("nested too deep") from None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _refuse(text)
 
 
 def _refuse(word: str) -> Any:

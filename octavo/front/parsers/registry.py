@@ -25,6 +25,7 @@ REASONING_PARSERS: Registry[ParserSpec] = Registry(
     "reasoning parser",
     "octavo.front.parsers.formats",
     {
+        "deepseek_r1": "thinking:DEEPSEEK_R1",
         "qwen3": "qwen3:QWEN3_CODER",
         "mimo": "qwen3:QWEN3_CODER",
         "kimi_k2": "kimi:KIMI_K2",

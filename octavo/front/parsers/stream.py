@@ -254,6 +254,8 @@ class ParserStream:
                 # Markup that came to no call. What begins the next is part of that.
                 self._degrade(marker if new.role in _PLAIN else "")
             self._reader = None
+        if old.role is Role.BETWEEN and new.role is Role.CONTENT:
+            self._space = []  # it stood inside of the wrapper
         self._enter(new, "" if to.keep else marker)
 
     def _leave_tag(self, old: State, new: State) -> None:

@@ -71,6 +71,7 @@ class Literal:
         "_in_key",
         "_key",
         "_notation",
+        "_parts",
         "_quote",
         "_scalar",
         "_schema",
@@ -87,7 +88,9 @@ class Literal:
         self._frames: list[_Frame] = []
         #: Whether the innermost bracket holds nothing yet, a level.
         self._empty: list[bool] = []
-        self._key: list[str] = []
+        #: A member's name as JSON has it, and its pieces while they come.
+        self._key = ""
+        self._parts: list[str] = []
         self._buffer: list[str] | None = None
         self._escape = ""
         self._quote = ""
@@ -175,7 +178,7 @@ class Literal:
                 return False
             # With the comma before it, so that one that hangs is never told.
             self._comma()
-            self._write(f'"{escaped("".join(self._key))}": ')
+            self._write(f'"{self._key}": ')
             self._state = _VALUE
             return True
         if self._frames and char == self._frames[-1].close and (state == _KEY or not self._frames[-1].object):
@@ -190,7 +193,7 @@ class Literal:
             self._open_string(char, True)
             return True
         if self._frames[-1].bare and char not in _ENDS:
-            self._key, self._state = [], _BARE
+            self._parts, self._state = [], _BARE
             return False
         self.broken = True
         return False
@@ -246,7 +249,7 @@ class Literal:
         self._begin('"')
         self._quote, self._in_key, self._state = quote, key, _STRING
         if key:
-            self._key = []
+            self._parts = []
             return
         if self._coerced():
             self._buffer = []
@@ -259,7 +262,7 @@ class Literal:
         """Whether the schema wants something else than a string for the member whose value begins."""
         if self._schema is None or len(self._frames) != 1 or not self._frames[0].object:
             return False
-        kinds = self._schema.types("".join(self._key))
+        kinds = self._schema.types(self._name)
         return bool(kinds) and "string" not in kinds
 
     def _string(self, text: str, at: int) -> int:
@@ -279,15 +282,19 @@ class Literal:
             self._chars(char)
         return at + 1
 
+    @property
+    def _name(self) -> str:
+        """The member's name."""
+        return loads(f'"{self._key}"')
+
     def _chars(self, text: str) -> None:
-        if self._in_key:
-            self._key.append(text)
-        else:
-            self._piece(escaped(text))
+        self._piece(escaped(text))
 
     def _piece(self, piece: str) -> None:
         """Characters of a string as JSON has them."""
-        if self._buffer is not None:
+        if self._in_key:
+            self._parts.append(piece)
+        elif self._buffer is not None:
             self._buffer.append(piece)
         else:
             self._write(piece)
@@ -300,13 +307,13 @@ class Literal:
             assert self._schema is not None
             raw = loads(f'"{"".join(self._buffer)}"')
             self._buffer = None
-            self._write(dumps(self._schema.coerce("".join(self._key), raw)))
+            self._write(dumps(self._schema.coerce(self._name, raw)))
         else:
             self._write('"')
         self._over()
 
     def _end_key(self) -> None:
-        self._state = _ASSIGN
+        self._key, self._state = "".join(self._parts), _ASSIGN
 
     def _escaped(self, char: str) -> None:
         self._escape += char
@@ -317,12 +324,10 @@ class Literal:
             elif len(self._escape) == 2 + _HEX[kind]:
                 code = int(self._escape[2:], 16)
                 self._state = _STRING
-                if 0xD800 <= code < 0xE000 and not self._in_key:
+                if 0xD800 <= code < 0xE000:
                     self._piece(f"\\u{code:04x}")  # halves of a pair meet again in the reader's JSON
-                elif code < 0x110000:
-                    self._chars(chr(code) if not 0xD800 <= code < 0xE000 else "\ufffd")
                 else:
-                    self._chars("\ufffd")
+                    self._chars(chr(code) if code < 0x110000 else "\ufffd")
             return
         self._state = _STRING
         known = (_PY_ESCAPES if self._notation.python else _ESCAPES).get(kind)
@@ -337,13 +342,13 @@ class Literal:
     def _bare(self, text: str, at: int) -> int:
         char = text[at]
         if char == self._frames[-1].assign:
-            self._key = ["".join(self._key).strip()]
+            self._parts = [escaped("".join(self._parts).strip())]
             self._end_key()
             return at
-        if char in ",{}[]()" or len(self._key) > _SCALAR:
+        if char in ",{}[]()" or len(self._parts) > _SCALAR:
             self.broken = True
             return at
-        self._key.append(char)
+        self._parts.append(char)
         return at + 1
 
     def _end_scalar(self) -> None:
@@ -359,10 +364,9 @@ class Literal:
 
     def _told(self, text: str) -> str | None:
         """A number or a word as JSON; None where it is neither."""
-        if self._notation.bare and self._schema is not None and len(self._frames) == 1:
-            key = "".join(self._key)
-            if self._schema.types(key):
-                return dumps(self._schema.coerce(key, text))
+        top = self._notation.bare and len(self._frames) == 1
+        if top and self._schema is not None and self._schema.types(self._name):
+            return dumps(self._schema.coerce(self._name, text))
         if text in _WORDS:
             return _WORDS[text]
         if _JSON_NUMBER.fullmatch(text):
@@ -376,7 +380,7 @@ def _number(text: str) -> str | None:
     """A number of Python's as JSON."""
     bare = text.replace("_", "")
     try:
-        return str(int(bare, 0))
+        return str(int(bare) if bare.lstrip("+-").isdecimal() else int(bare, 0))
     except ValueError:
         pass
     try:

@@ -342,3 +342,38 @@ def test_columns_of_numpy_are_read_as_they_are():
     one = group(desk, DELTA)
     desk.read(StepReply(0, ints([0]), ints([2]), np.asarray([70, 71], np.int32)))
     assert one.take().outputs[0].token_ids == [70, 71]
+
+
+@given(
+    st.lists(st.sampled_from([0, 2, 3, *range(4 + 97, 4 + 100), 4 + 0xC3, 4 + 0xA9]), max_size=20),
+    st.integers(1, 4),
+    st.sampled_from([None, ["bc"], ["|>a"], ["<|tu"]]),
+)
+def test_marks_stand_where_the_special_tokens_are(tokens, size, stop):
+    tokens = [*tokens, 60]
+    whole = answer(FINAL, skip_special_tokens=False, stop=stop)
+    push_all(whole, tokens, size=size)
+    output = whole.take()
+    texts = {token: small().token(token) for token in (0, 2, 3)}
+    for at, token in output.marks:
+        # A stop string may end the text in the middle of one.
+        assert texts[token].startswith(output.text[at : at + len(texts[token])])
+    if stop is None:
+        assert [token for _, token in output.marks] == [token for token in tokens if token in texts]
+    quick, marks, text = answer(DELTA, skip_special_tokens=False, stop=stop), [], ""
+    for at in range(0, len(tokens), size):
+        final = at + size >= len(tokens)
+        quick.push(tokens[at : at + size], end() if final else ())
+        if (news := quick.take()) is not None:
+            assert all(0 <= mark < len(news.text) for mark, _ in news.marks)
+            marks += [(len(text) + mark, token) for mark, token in news.marks]
+            text += news.text
+        if quick.finished:
+            break
+    assert (text, marks) == (output.text, list(output.marks))
+
+
+def test_no_marks_where_special_tokens_are_not_shown():
+    one = answer(FINAL)
+    push_all(one, [2, 4 + 97, 60])
+    assert one.take().marks == ()

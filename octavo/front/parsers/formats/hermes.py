@@ -13,7 +13,7 @@ HERMES = ParserSpec(
     },
     args={ARGS: JsonCall()},
     tokens=("<think>", "</think>", "<tool_call>", "</tool_call>"),
-    hints=("<tool_call>", "</tool_call>", "arguments"),
+    hints=("<tool_call>", "arguments"),
     grammar=Wire(
         "<tool_call>\n", '{"name": "{name}", "arguments": ', "}", "\n</tool_call>", "\n</tool_call>\n<tool_call>\n"
     ),
