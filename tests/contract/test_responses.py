@@ -316,6 +316,7 @@ def test_only_so_many_are_kept(client):
         ({"input": "x", "tools": [{"type": "web_search"}]}, "tools.0.type"),
         ({"input": "x", "tools": [{"type": "function", "name": "x", "parameters": 5}]}, "tools.0.parameters"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0"),
+        ({"input": [{"type": "function_call", "call_id": "", "name": "f", "arguments": ""}]}, "input.0.call_id"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input.0.content.0"),
         ({"input": "x", "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "no"}}}},
          "text.format"),
@@ -368,3 +369,19 @@ def test_the_document_has_the_models(server):
         assert good["$ref"].startswith("#/components/schemas/")
         if verb == "post" and "cancel" not in path:
             assert paths[path][verb]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+
+
+def test_the_servers_end_is_an_end(tmp_path):
+    with Scripted(agents.folder(tmp_path), ["--shutdown-timeout", "0"]) as server:
+        server.say("endless", "word " * 2000)
+        with connect(server) as client:
+            followed = ask(client, "endless", background=True, stream=True)
+            direct = ask(client, "endless", stream=True)
+            events = [[next(stream) for _ in range(8)] for stream in (followed, direct)]
+            server.process.terminate()
+            for stream, some in zip((followed, direct), events, strict=True):
+                some += stream
+                assert some[-1].type == "response.failed"
+                assert "shutting down" in some[-1].response.error.message
+                assert some[-1].response.output_text.startswith("word")
+        assert server.wait() == 0

@@ -134,6 +134,10 @@ def test_formats_and_extras():
             "tool_choice.tools.0",
         ),
         ({"input": [{"type": "function_call_output", "call_id": "x", "output": ""}]}, "input.0.call_id"),
+        (
+            {"input": [{"type": "function_call", "call_id": "x", "name": "f", "arguments": "{"}]},
+            "input.0.arguments",
+        ),
         ({"input": [{"role": "user", "content": [{"type": "audio"}]}]}, "input.0.content.0.type"),
         ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input.0.content.0.text"),
     ],
@@ -142,6 +146,11 @@ def test_what_is_not_supported_is_refused_by_name(fields, param):
     with pytest.raises(BadRequest) as caught:
         fields_of(**fields)
     assert caught.value.param == param
+
+
+def test_a_call_that_was_cut_off_goes_as_far_as_it_came():
+    call = {"type": "function_call", "call_id": "x", "name": "f", "arguments": '{"a": 1, "b', "status": "incomplete"}
+    assert messages_of(call)[0]["tool_calls"][0]["function"]["arguments"] == '{"a": 1}'
 
 
 def test_media_is_unsupported():

@@ -1,7 +1,10 @@
 """A responses request as a chat request. Raises ``BadRequest`` or ``Unsupported`` under the request's own names."""
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+from pydantic_core import from_json
 
 from octavo.errors import BadRequest, Unsupported
 from octavo.front.server.openai.responses.schema import (
@@ -224,7 +227,7 @@ def _messages(instructions: str | None, items: Iterable[Placed]) -> list[dict[st
             case CallItem():
                 refuse(item.namespace, f"{where}.namespace")
                 names[item.call_id] = item.name
-                function = {"name": item.name, "arguments": item.arguments}
+                function = {"name": item.name, "arguments": _arguments(item, f"{where}.arguments")}
                 calls = _assistant(found).setdefault("tool_calls", [])
                 calls.append({"id": item.call_id, "type": "function", "function": function})
             case CallOutputItem():
@@ -242,6 +245,15 @@ def _messages(instructions: str | None, items: Iterable[Placed]) -> list[dict[st
                     }
                 )
     return found
+
+
+def _arguments(call: CallItem, where: str) -> str:
+    """As JSON; of a call that was cut off, what is there."""
+    try:
+        found = from_json(call.arguments or "{}", allow_partial=call.status == "incomplete")
+    except ValueError:
+        raise BadRequest(f"{where} is not JSON", where) from None
+    return json.dumps(found) if call.status == "incomplete" else call.arguments
 
 
 def _assistant(messages: list[dict[str, Any]], *without: str) -> dict[str, Any]:

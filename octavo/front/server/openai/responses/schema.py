@@ -61,18 +61,27 @@ class CallOutputItem(Item):
     output: str | Parts
 
 
+#: Tags as classes are named: errors leave such steps out of a field's path.
+_TAGS = {
+    "message": "MessageItem",
+    "reasoning": "ReasoningItem",
+    "function_call": "CallItem",
+    "function_call_output": "CallOutputItem",
+}
+
+
 def _item_type(value: Any) -> str | None:
     if not isinstance(value, dict):
-        return getattr(value, "type", None)
-    kind = value.get("type")
-    return "message" if kind is None and "role" in value else kind if isinstance(kind, str) else None
+        return type(value).__name__
+    kind = value.get("type", "message" if "role" in value else None)
+    return _TAGS.get(kind) if isinstance(kind, str) else None
 
 
 InputItem = Annotated[
-    Annotated[MessageItem, Tag("message")]
-    | Annotated[ReasoningItem, Tag("reasoning")]
-    | Annotated[CallItem, Tag("function_call")]
-    | Annotated[CallOutputItem, Tag("function_call_output")],
+    Annotated[MessageItem, Tag("MessageItem")]
+    | Annotated[ReasoningItem, Tag("ReasoningItem")]
+    | Annotated[CallItem, Tag("CallItem")]
+    | Annotated[CallOutputItem, Tag("CallOutputItem")],
     Discriminator(
         _item_type,
         custom_error_type="item_type",
