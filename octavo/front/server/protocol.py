@@ -1,4 +1,4 @@
-"""The HTTP parser of a connection: httptools where it is installed, with bounds on what is not a body, and on time.
+"""The HTTP protocol of a connection, httptools' where it is installed, with bounds on what is not a body, and on time.
 
 uvicorn bounds h11's head, but not that of httptools, which would keep headers and trailers of any length in memory; and
 neither ends a request that never arrives whole, or a client that never takes its answer.
@@ -9,13 +9,13 @@ from typing import Any
 
 #: Bytes of request line, headers, trailers and what frames the chunks of a body.
 MAX_HEAD = 64 << 10
-_LONG_HEAD = f"Request line and headers are over the limit of {MAX_HEAD} bytes."
 #: Headers and trailers of one request.
 MAX_HEADERS = 256
 #: A chunk of one byte has five bytes around it; nobody needs more.
 _FRAMING = 8
 #: Seconds of silence in the middle of a request.
 PATIENCE = 60.0
+_LONG_HEAD = f"Request line and headers are over the limit of {MAX_HEAD} bytes."
 
 
 class _TooMuch(Exception):
@@ -23,79 +23,68 @@ class _TooMuch(Exception):
 
 
 def best(write_timeout: float = PATIENCE) -> Any:
-    """What uvicorn takes as ``http``: a bounded httptools protocol, or "h11".
+    """What uvicorn takes as ``http``.
 
     ``write_timeout``: seconds after which a client that takes nothing of what waits for it is cut off.
     """
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
     except ImportError:
-        return "h11"
+        return plain(write_timeout)
+    return bounded(HttpToolsProtocol, write_timeout)
 
-    class Bounded(HttpToolsProtocol):
-        """Closes a connection whose request passes ``MAX_HEAD``, or stays away for ``PATIENCE`` seconds.
 
-        It says why with status 400, unless the request is being answered already. A client that does not read is cut
-        off without a word: it would not read that either.
-        """
+def plain(write_timeout: float = PATIENCE) -> Any:
+    """h11's protocol, which needs nothing that must be installed for it."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol, h11
 
-        _read = 0
-        _body = 0
-        _head = 0
-        _why: str | None = None
-        _whole = False
+    class Plain(_timed(H11Protocol, write_timeout)):  # type: ignore[misc]
+        def waits_for_client(self) -> bool:
+            return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+
+    return Plain
+
+
+def _timed(base: Any, write_timeout: float) -> Any:
+    class Timed(base):
+        """Closes a connection whose request stays away for ``PATIENCE`` seconds, or whose client takes nothing of its
+        answer for ``write_timeout`` seconds: that one without a word, since it would not read it either."""
+
         _heard = 0.0
-        _timer: asyncio.TimerHandle | None = None
-        _writer: asyncio.TimerHandle | None = None
         _unsent = 0
+        _reader: asyncio.TimerHandle | None = None
+        _writer: asyncio.TimerHandle | None = None
+
+        def waits_for_client(self) -> bool:
+            """Whether the next move is the client's."""
+            raise NotImplementedError
+
+        def give_up(self, why: str) -> None:
+            self.transport.close()
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self._heard = self.loop.time()
-            self._timer = self.loop.call_later(PATIENCE, self._look)
+            self._reader = self.loop.call_later(PATIENCE, self._look)
 
         def connection_lost(self, exc: Exception | None) -> None:
-            for timer in (self._timer, self._writer):
+            for timer in (self._reader, self._writer):
                 if timer is not None:
                     timer.cancel()
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
             self._heard = self.loop.time()
-            self._whole = False
-            self._read += len(data)
             super().data_received(data)
-            if self._read - (1 + _FRAMING) * self._body > MAX_HEAD:
-                self._refuse(_LONG_HEAD)
 
-        def on_message_begin(self) -> None:
-            self._whole = False
-            self._head = 0
-            super().on_message_begin()
-
-        def on_url(self, url: bytes) -> None:
-            self._take(len(url))
-            super().on_url(url)
-
-        def on_header(self, name: bytes, value: bytes) -> None:
-            self._take(len(name) + len(value))
-            if len(self.headers) >= MAX_HEADERS:
-                self._why = f"A request may have at most {MAX_HEADERS} headers."
-                raise _TooMuch
-            super().on_header(name, value)
-
-        def _take(self, count: int) -> None:
-            self._head += count
-            if self._head > MAX_HEAD:
-                self._why = _LONG_HEAD
-                raise _TooMuch  # the parser stops, and super().data_received answers
-
-        def send_400_response(self, msg: str) -> None:
-            # An answer that is under way must not get another in its middle.
-            if self.cycle is None or not self.cycle.response_started or self.cycle.response_complete:
-                super().send_400_response(self._why or msg)
+        def _look(self) -> None:
+            """One timer a connection, however many pieces come."""
+            quiet = self.loop.time() - self._heard
+            # What is not read for want of room is not the client's silence.
+            if quiet >= PATIENCE and not self.flow.read_paused and self.waits_for_client():
+                self.give_up(f"Nothing of the request came for {PATIENCE:.0f} seconds.")
             else:
-                self.transport.close()
+                self._reader = self.loop.call_later(max(PATIENCE - quiet, 1.0), self._look)
 
         def pause_writing(self) -> None:
             super().pause_writing()
@@ -121,6 +110,54 @@ def best(write_timeout: float = PATIENCE) -> Any:
         def _unsupported_upgrade_warning(self) -> None:
             pass  # there is no websocket here; the request is answered as if it had not asked for one
 
+    return Timed
+
+
+def bounded(base: Any, write_timeout: float) -> Any:
+    """httptools' protocol, whose heads are bounded too."""
+
+    class Bounded(_timed(base, write_timeout)):  # type: ignore[misc]
+        """Closes a connection whose request passes ``MAX_HEAD`` or ``MAX_HEADERS``. It says why with status 400, unless
+        the request is being answered already."""
+
+        _read = 0
+        _body = 0
+        _head = 0
+        _why: str | None = None
+        _whole = False
+
+        def waits_for_client(self) -> bool:
+            return not self._whole
+
+        def data_received(self, data: bytes) -> None:
+            self._whole = False
+            self._read += len(data)
+            super().data_received(data)
+            if self._read - (1 + _FRAMING) * self._body > MAX_HEAD:
+                self.give_up(_LONG_HEAD)
+
+        def on_message_begin(self) -> None:
+            self._whole = False
+            self._head = 0
+            super().on_message_begin()
+
+        def on_url(self, url: bytes) -> None:
+            self._take(len(url))
+            super().on_url(url)
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            self._take(len(name) + len(value))
+            if len(self.headers) >= MAX_HEADERS:
+                self._why = f"A request may have at most {MAX_HEADERS} headers."
+                raise _TooMuch
+            super().on_header(name, value)
+
+        def _take(self, count: int) -> None:
+            self._head += count
+            if self._head > MAX_HEAD:
+                self._why = _LONG_HEAD
+                raise _TooMuch  # the parser stops, and super().data_received answers
+
         def on_body(self, body: bytes) -> None:
             self._body += len(body)
             super().on_body(body)
@@ -130,19 +167,15 @@ def best(write_timeout: float = PATIENCE) -> Any:
             self._whole = True
             super().on_message_complete()
 
-        def _look(self) -> None:
-            """One timer a connection, however many pieces come."""
-            quiet = self.loop.time() - self._heard
-            # What is not read for want of room is not the client's silence.
-            if not self._whole and quiet >= PATIENCE and not self.flow.read_paused:
-                self._refuse(f"Nothing of the request came for {PATIENCE:.0f} seconds.")
+        def send_400_response(self, msg: str) -> None:
+            # An answer that is under way must not get another in its middle.
+            if self.cycle is None or not self.cycle.response_started or self.cycle.response_complete:
+                super().send_400_response(self._why or msg)
             else:
-                self._timer = self.loop.call_later(max(PATIENCE - quiet, 1.0), self._look)
+                self.transport.close()
 
-        def _refuse(self, why: str) -> None:
-            if self.transport.is_closing():
-                return
-            if self._read:
+        def give_up(self, why: str) -> None:
+            if self._read and not self.transport.is_closing():
                 self.send_400_response(why)
             else:
                 self.transport.close()
