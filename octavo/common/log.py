@@ -67,6 +67,13 @@ class _JSON(logging.Formatter):
         return relative(super().formatException(ei))
 
 
+def without_query(record: logging.LogRecord) -> bool:
+    """A filter of uvicorn's access log: what stands behind a ? may be a secret, and no route reads it."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(arg.partition("?")[0] if isinstance(arg, str) else arg for arg in record.args)
+    return True
+
+
 def plain(text: str) -> str:
     """``text`` without memory addresses, and with control characters (but tab and newline) written out."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", _ADDRESS.sub("0x...", text))

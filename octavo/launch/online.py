@@ -12,6 +12,7 @@ import errno
 import importlib.util
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 8000
 BACKLOG = 2048
+MAX_FILES = 65536
 #: Seconds that answers get to leave after their requests were aborted.
 FAREWELL = 2.0
 #: Seconds that /health says 503 before the server ends, so that whoever watches can see it.
@@ -60,6 +62,7 @@ def serve(args: ServeArgs, worker: str = WORKER) -> int:
         _log.warning("%s", sentence)
     options = server_options(args)
     _keep_secret(args)
+    _allow_connections()
     if args.otlp_traces_endpoint is not None:
         from octavo.front.metrics import tracing
 
@@ -384,3 +387,12 @@ def _quieten() -> None:
         logger.setLevel(max(level, logging.getLogger("octavo").level))
         logger.handlers = logging.getLogger("octavo").handlers
         logger.propagate = False
+    logging.getLogger("uvicorn.access").addFilter(log.without_query)
+
+
+def _allow_connections() -> None:
+    """As many open files as the system lets this process have: each connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -63,6 +63,7 @@ def build_app(engine: "AsyncEngine", options: Options, metrics: Prometheus) -> t
             allow_credentials=options.allow_credentials,
             allow_methods=("*",),
             allow_headers=("*",),
+            expose_headers=("x-request-id", "retry-after"),
         )
 
     def seen(scope: Scope, status: int, seconds: float) -> None:

@@ -64,6 +64,12 @@ def test_a_request_is_named_and_addresses_and_places_are_not():
     assert str(sys.prefix) not in said
 
 
+def test_the_access_log_leaves_out_what_is_asked_of_a_path():
+    one = record('%s - "%s %s HTTP/%s" %d', "1.2.3.4:5", "GET", "/v1/models?api_key=s3cret", "1.1", 401)
+    assert log.without_query(one)
+    assert one.getMessage() == '1.2.3.4:5 - "GET /v1/models HTTP/1.1" 401'
+
+
 def test_formats_that_are_none(monkeypatch):
     monkeypatch.setenv("OCTAVO_LOG_FORMAT", "xml")
     with pytest.raises(ConfigError, match="OCTAVO_LOG_FORMAT is 'xml'; possible: text, json"):
