@@ -64,8 +64,7 @@ NAMED = {"type": "function", "function": {"name": "now"}}
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = model(tmp_path_factory.mktemp("tools"), TEMPLATE, specials=MARKS)
-    flags = ["--reasoning-parser", "qwen3", "--tool-call-parser", "hermes", "--max-n", "8"]
-    with Scripted(folder, flags) as found:
+    with Scripted(folder, ["--max-n", "8"]) as found:
         found.say_all(SCRIPT)
         yield found
 
