@@ -299,6 +299,7 @@ CALL = [Event(Kind.CALL, "f", 0, "c"), Event(Kind.ARGUMENTS, "{}", 0), Event(Kin
         ([], "stop", 7, ("end_turn", None)),
         ([], "stop", "END", ("stop_sequence", "END")),
         ([], "length", None, ("max_tokens", None)),
+        ([], "context", None, ("model_context_window_exceeded", None)),
         (CALL, "tool_calls", None, ("tool_use", None)),
         (CALL, "stop", None, ("tool_use", None)),
         (CALL, "length", None, ("max_tokens", None)),

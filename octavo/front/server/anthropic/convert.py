@@ -33,6 +33,7 @@ _TOOL_HARMLESS: dict[str, tuple[Any, ...]] = {
 #: Chat's names of fields -> those of this API, for errors.
 NAMES = {
     "max_completion_tokens": "max_tokens",
+    "prompt": "messages",
     "stop": "stop_sequences",
     "reasoning_effort": "output_config.effort",
     "response_format": "output_config.format",

@@ -14,12 +14,15 @@ from octavo.front.parsers.events import Event, Kind
 from octavo.front.server.anthropic.schema import (
     BlockOut,
     MessageOut,
+    StopReason,
     TextBlock,
     ThinkingBlock,
     ToolUseBlock,
     UsageOut,
 )
 from octavo.front.server.blocks import Block, Blocks, Move, Step
+
+_CUT: dict[str, StopReason] = {"length": "max_tokens", "context": "model_context_window_exceeded"}
 
 
 def frame(kind: str, **fields: Any) -> bytes:
@@ -43,12 +46,13 @@ class MessageEvents:
         return self._told(self._blocks.feed(events))
 
     def end(self, finish_reason: str, stop_reason: int | str | None, usage: UsageOut) -> list[bytes]:
-        """``finish_reason`` and ``stop_reason``: chat's, but for one that was aborted."""
-        frames = self._told(self._blocks.finish(cut=finish_reason == "length"))
+        """``finish_reason`` and ``stop_reason``: chat's, but for one that was aborted; "context" where the length that
+        ended it was the model's."""
+        frames = self._told(self._blocks.finish(cut=finish_reason in _CUT))
         message = self.message
         calls = [block for block in self._blocks.all if block.kind is Kind.CALL]
-        if finish_reason == "length":
-            message.stop_reason = "max_tokens"
+        if finish_reason in _CUT:
+            message.stop_reason = _CUT[finish_reason]
         elif isinstance(stop_reason, str) and not any(call.whole for call in calls):
             message.stop_reason, message.stop_sequence = "stop_sequence", stop_reason
         elif calls:

@@ -48,7 +48,7 @@ def routes(service: Service) -> APIRouter:
     async def create_message(request: Request, body: MessagesBody) -> Response:
         """Continue a conversation. With ``stream`` the answer is a stream of events."""
         with named(NAMES):
-            turn = ChatTurn(service, chat_body(chat_fields(body)), request)
+            turn = Turn(service, chat_body(chat_fields(body)), request)
             await unless_gone(request.receive, turn.start())
         run = Run(turn)
         if body.stream:
@@ -65,6 +65,12 @@ def routes(service: Service) -> APIRouter:
         return Counted(input_tokens=count, context_management=ContextManagement(original_input_tokens=count))
 
     return router
+
+
+class Turn(ChatTurn):
+    """``max_tokens`` must be given here, and clients give what the largest model could take: it is an upper bound."""
+
+    capped = True
 
 
 class Run:
@@ -109,7 +115,10 @@ class Run:
             if self._turn.service.draining:
                 raise EngineDead("the server is shutting down")
             raise RequestFailed("the message was ended before it was complete: its time was up")
-        yield b"".join([*self._begin(), *self._events.end(finish, stop, _usage(self._turn.usage()))])
+        usage = _usage(self._turn.usage())
+        if finish == "length" and usage.output_tokens < (self._turn.asked_max_tokens or 0):
+            finish = "context"
+        yield b"".join([*self._begin(), *self._events.end(finish, stop, usage)])
 
     def _begin(self) -> list[bytes]:
         if self._begun:

@@ -130,7 +130,7 @@ class UsageOut(Answer):
     output_tokens_details: OutputTokensDetails | None = None
 
 
-StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
 
 
 class MessageOut(Answer):

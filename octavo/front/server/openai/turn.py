@@ -170,6 +170,11 @@ class ChatTurn:
         return self.body.max_tokens if longest is None else longest
 
     @property
+    def capped(self) -> bool:
+        """Whether an answer that would pass the model's length ends there, instead of being refused."""
+        return self.asked_max_tokens is None
+
+    @property
     def prompt_ids(self) -> list[int]:
         """Once started."""
         assert self._work is not None
@@ -198,7 +203,7 @@ class ChatTurn:
         params.output_kind = RequestOutputKind.DELTA
         ids = await self.prompt()
         params = self._constrained(params, ids)
-        self._work = await self.service.submit(self.body, self.id, [ids], params, self.asked_max_tokens is None)
+        self._work = await self.service.submit(self.body, self.id, [ids], params, self.capped)
 
     def _constrained(self, params: SamplingParams, ids: Sequence[int]) -> SamplingParams:
         """``params`` with the grammar that the answer to ``ids`` must keep to, behind its reasoning."""

@@ -62,6 +62,7 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
 #: Chat's names of fields -> those of this API, for errors.
 NAMES = {
     "messages": "input",
+    "prompt": "input",
     "max_completion_tokens": "max_output_tokens",
     "max_tokens": "max_output_tokens",
     "reasoning_effort": "reasoning.effort",
@@ -221,9 +222,9 @@ def _messages(instructions: str | None, items: Iterable[Placed]) -> list[dict[st
                     found.append({"role": item.role, "content": content})
             case ReasoningItem():
                 parts = item.content or item.summary
-                _assistant(found, "reasoning", "content", "tool_calls")["reasoning"] = "\n".join(
-                    _text(part, f"{where}.content.{index}") for index, part in enumerate(parts)
-                )
+                texts = [_text(part, f"{where}.content.{index}") for index, part in enumerate(parts)]
+                if any(texts):
+                    _assistant(found, "reasoning", "content", "tool_calls")["reasoning"] = "\n".join(texts)
             case CallItem():
                 refuse(item.namespace, f"{where}.namespace")
                 names[item.call_id] = item.name
