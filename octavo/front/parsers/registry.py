@@ -16,6 +16,7 @@ TOOL_PARSERS: Registry[ParserSpec] = Registry(
         "glm47": "glm:GLM",
         "deepseek_v4": "deepseek_v4:DEEPSEEK_V4",
         "gemma4": "gemma:GEMMA4",
+        "openai": "harmony:HARMONY",
         "pythonic": "pythonic:PYTHONIC",
     },
     plugins="octavo.tool_parsers",
@@ -33,6 +34,7 @@ REASONING_PARSERS: Registry[ParserSpec] = Registry(
         "glm47": "glm:GLM",
         "deepseek_v4": "deepseek_v4:DEEPSEEK_V4",
         "gemma4": "gemma:GEMMA4",
+        "openai_gptoss": "harmony:HARMONY",
     },
     plugins="octavo.reasoning_parsers",
 )

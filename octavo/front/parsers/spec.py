@@ -154,10 +154,11 @@ class ParserSpec:
     any other as text. ``args``: how arguments are written in a state of role ARGS. ``roles``: of states of its own.
 
     ``header``: reads what stood in a NAME state. ``start``: the state of an answer in which no reasoning is open.
-    ``fused``: reasoning and calls are one format; the table holds both. ``hints``: texts that a template of this format
-    holds, all of them (one that is a special token of the tokenizer counts too); none: never chosen by itself.
-    ``tokens``: markers that are special tokens of the family's tokenizers; tests build theirs from them.
-    ``grammar``: the format's texts around a call, for grammars.
+    ``fused``: reasoning and calls are one format of messages; the table holds both. ``data``: special tokens that are
+    text in states that name no use for them; others that no row names are dropped.
+    ``hints``: texts that a template of this format holds, all of them (one that is a special token of the tokenizer
+    counts too); none: never chosen by itself. ``tokens``: markers that are special tokens of the family's tokenizers;
+    tests build theirs from them. ``grammar``: the format's texts around a call, for grammars.
     """
 
     name: str
@@ -169,6 +170,7 @@ class ParserSpec:
     start: str = CONTENT
     ids: str = "random"
     fused: bool = False
+    data: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     tokens: tuple[str, ...] = ()
     examples: tuple[Example, ...] = ()
@@ -182,6 +184,7 @@ class ParserSpec:
     def markers(self) -> set[str]:
         """Every marker of the format."""
         found = {marker for row in self.table.values() for marker in row}
+        found |= set(self.data)
         found |= {style.notation.mark for style in self.args.values() if isinstance(style, Json)}
         if self.think is not None:
             found |= {self.think.start, self.think.end}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from octavo.front.parsers.arguments import Reader, TagWriter, reader
 from octavo.front.parsers.calls import Calls
 from octavo.front.parsers.events import Event, Kind, merged
-from octavo.front.parsers.spec import AFTER, ARGS, BETWEEN, VALUE, Role, Tags, To
+from octavo.front.parsers.spec import AFTER, ARGS, BETWEEN, CONTENT, REASONING, VALUE, Role, Tags, To
 from octavo.front.parsers.table import RAW, State, Table
 
 #: Characters of a name, a key or a header.
@@ -38,6 +38,7 @@ class ParserStream:
         self._last = "\n"
         #: Characters still to come of a special token's text.
         self._swallow = 0
+        self._reasoned = False
         #: White space of content that is told once something other than a call follows.
         self._space: list[str] = []
         #: What is dropped from the front of content: line breaks behind reasoning, space behind a call.
@@ -45,7 +46,7 @@ class ParserStream:
         #: Neither content but space nor a call was told yet; content was told.
         self._blank, self._told = True, False
         #: Everything since the markup of a call began whose name is not known yet.
-        self._raw: list[str] | None = None
+        self._raw: list[str] | None = [] if self._state.role is Role.NAME else None
         self._head: list[str] = []
         self._head_size = 0
         self._after: list[str] = []
@@ -295,6 +296,7 @@ class ParserStream:
         self._head, self._head_size = [], 0
         if head.state:
             self._raw = None
+            self._divide(head.state)
             self._enter(self._table.states[head.state], marker)
             return True
         if not head.name:
@@ -311,6 +313,13 @@ class ParserStream:
         elif style is not None:
             self._reader = reader(style, self._calls, head.name)
         return False
+
+    def _divide(self, state: str) -> None:
+        """A line break between two messages of one kind."""
+        if state == CONTENT and self._told:
+            self._space.append("\n")
+        elif state == REASONING and self._reasoned:
+            self._reasoning("\n")
 
     def _began(self) -> None:
         """A call is sure: what was kept in case it was none is forgotten."""
@@ -420,6 +429,7 @@ class ParserStream:
     def _reasoning(self, text: str) -> None:
         if not self._tell_reasoning:
             return None
+        self._reasoned = True
         think = self._table.spec.think
         if self._label:
             return self._unlabel(text)
@@ -460,6 +470,9 @@ class ParserStream:
     def _end_unnamed(self, stopped: bool) -> None:
         """The answer ended before a call's name did."""
         state = self._state
+        if self._table.spec.fused and self._raw and self._raw[0] in self._table.named:
+            self._raw = None  # the header of a message that never came
+            return
         ends = [self._table.states[to.state] for to in state.row.values()]
         closing = next((one for one in ends if one.role in _PLAIN), None)
         if stopped and state.role is Role.NAME and closing is not None and "".join(self._head).strip():

@@ -71,7 +71,7 @@ def test_an_answer_may_end_anywhere(spec, example):
     form = format_of(spec)
     ids = form._vocabulary.encode(example.wire)
     whole = parse(form, ids)
-    for end in range(len(ids)):
+    for end in range(0, len(ids), max(len(ids) // 80, 1)):
         for stopped in (False, True):
             told = parse(form, ids[:end], stopped=stopped)
             told.check()
@@ -86,7 +86,7 @@ def test_an_answer_may_end_anywhere(spec, example):
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_garbage_is_read_without_a_fault(spec, data):
     form = format_of(spec, data.draw(st.booleans()))
@@ -208,7 +208,7 @@ def test_the_work_is_constant_a_character(spec):
         assert longest <= max(map(len, spec.markers())) + 8, "more is held back than a marker"
         return count, told
 
-    small, large = work(2000), work(8000)
+    small, large = work(1000), work(4000)
     assert large[0] < 5 * small[0]
     assert large[1] < 5 * small[1]
 
