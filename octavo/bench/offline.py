@@ -14,22 +14,29 @@ from typing import Any
 from octavo.bench import report
 from octavo.bench.workloads import Workload
 from octavo.errors import EngineDead
-from octavo.params import RequestOutputKind, SamplingParams
+from octavo.params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
 #: Counters of the engine that tell where a run's seconds went.
 COUNTS = ("steps", "busy_seconds", "plan_seconds", "launch_seconds")
 
+#: What structured answers look like: more of it than any answer holds.
+ENDLESS = {
+    "type": "array",
+    "minItems": 100_000,
+    "items": {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "count": {"type": "integer"}, "tags": {"type": "array"}},
+        "required": ["name", "count"],
+    },
+}
+
 
 def throughput(workloads: Sequence[Workload], engine: dict[str, Any], repeats: int, label: str) -> list[dict[str, Any]]:
-    """Run each workload ``repeats`` times; one record each, of the best run and the median.
+    """Run each workload ``repeats`` times, all in one engine that is large enough for each: one start, one peak of
+    memory. A record each, of the best run and the median.
 
     ``engine``: keyword arguments of ``LLM``. Raises what building the engine raises.
     """
-    return [record for work in workloads for record in _apart(_throughput, [work], engine, repeats, label)]
-
-
-def together(workloads: Sequence[Workload], engine: dict[str, Any], repeats: int, label: str) -> list[dict[str, Any]]:
-    """As ``throughput``, but all of them in one engine that is large enough for each: one start, one peak of memory."""
     return _apart(_throughput, workloads, engine, repeats, label)
 
 
@@ -72,7 +79,7 @@ def _build(works: Sequence[Workload], engine: dict[str, Any]) -> tuple[Any, floa
         "max_num_seqs": max(work.running for work in works),
         "max_model_len": max(*(work.longest + 16 for work in works), 64),
         "enable_prefix_caching": False,
-        "skip_tokenizer_init": True,
+        "skip_tokenizer_init": not any(work.structured for work in works),
     }
     llm = LLM(**(wanted | engine))
     return llm, time.perf_counter() - begin
@@ -86,6 +93,7 @@ def _batch(work: Workload, vocab: int) -> tuple[list[dict[str, Any]], list[Sampl
             max_tokens=out,
             ignore_eos=True,
             detokenize=False,
+            structured_outputs=StructuredOutputsParams(json=ENDLESS) if work.structured else None,
             seed=index,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )

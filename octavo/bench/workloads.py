@@ -16,7 +16,7 @@ FIRST_ID, LAST_ID = 100, 20_000
 @dataclass(frozen=True, kw_only=True)
 class Workload:
     """``requests`` prompts of ``inputs`` tokens (low, high), answers of ``outputs``; ``running``: rows at most.
-    ``times``: how often a prompt says the same."""
+    ``times``: how often a prompt says the same. ``structured``: answers are JSON that never ends."""
 
     name: str
     about: str
@@ -27,6 +27,7 @@ class Workload:
     temperature: float = 0.0
     seed: int = 0
     times: int = 1
+    structured: bool = False
 
     def make(self, vocab: int) -> list[tuple[list[int], int]]:
         """(prompt ids, tokens to make) a request; the same for the same seed and vocabulary."""

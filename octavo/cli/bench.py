@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+from octavo.cli import bench_serve
 from octavo.config.args import EngineArgs
 from octavo.config.cli import Parser, add_flags, ask
 from octavo.errors import ConfigError, RequestError
@@ -31,8 +32,8 @@ COLUMNS = [
 #: Flag -> the least that it may be.
 LEAST = {
     **dict.fromkeys(("repeats", "num_iters", "num_prompts", "max_concurrency", "batch_size", "processes"), 1),
-    **dict.fromkeys(("input_len", "output_len", "random_input_len", "random_output_len"), 1),
-    **dict.fromkeys(("num_iters_warmup", "request_rate", "temperature"), 0),
+    **dict.fromkeys(("input_len", "output_len", "random_input_len", "random_output_len", "random_vocab_size"), 1),
+    **dict.fromkeys(("num_iters_warmup", "num_warmups", "random_prefix_len", "temperature"), 0),
     **dict.fromkeys(("connections", "rounds", "walks", "tokens"), 1),
 }
 
@@ -46,6 +47,9 @@ def parser() -> Parser:
     throughput.add_argument("--repeats", type=int, default=3, help="runs of each; the best and the median count (3)")
     throughput.add_argument(
         "--one-engine", action="store_true", help="all workloads in one engine: a start less for each"
+    )
+    throughput.add_argument(
+        "--structured", choices=("json",), help="each workload twice in one engine: free, and with answers in JSON"
     )
     throughput.add_argument("--list", action="store_true", help="print the workloads and what they are")
 
@@ -64,18 +68,7 @@ def parser() -> Parser:
         one.add_argument("--model", metavar="MODEL", help="directory, GGUF file or hub name (the embedded model)")
         add_flags(one, EngineArgs, skip=("model", "disable_log_stats"))
 
-    serve = kinds.add_parser("serve", help="load on a running OpenAI-compatible server")
-    serve.add_argument("--base-url", default="http://127.0.0.1:8000", help="the server (http://127.0.0.1:8000)")
-    serve.add_argument("--model", help="name for the server (its first model)")
-    serve.add_argument("--num-prompts", type=int, default=128, help="requests (128)")
-    serve.add_argument("--max-concurrency", type=int, default=32, help="requests at once (32)")
-    serve.add_argument("--random-input-len", type=int, default=512, help="prompt tokens (512)")
-    serve.add_argument("--random-output-len", type=int, default=128, help="tokens to make (128)")
-    serve.add_argument("--request-rate", type=float, default=0.0, help="requests a second, Poisson (0: no pause)")
-    serve.add_argument("--temperature", type=float, default=0.6, help="of sampling (0.6)")
-    serve.add_argument("--processes", type=int, default=4, help="client processes (4)")
-    serve.add_argument("--api-key", help="key for the server")
-    serve.add_argument("--chat", action="store_true", help="use the chat route with text prompts")
+    serve = bench_serve.add(kinds)
 
     front = kinds.add_parser("front", help="what the server alone can carry: a device that costs nothing")
     front.add_argument("--connections", type=int, default=256, help="streams at once (256)")
@@ -113,7 +106,7 @@ def main(argv: Sequence[str]) -> int:
     from octavo.bench import report
 
     for name, least in LEAST.items():
-        if (value := getattr(args, name, least)) < least:
+        if (value := getattr(args, name, least)) is not None and value < least:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least {least}, got {value:g}")
     report.write([], args.output_json)  # a file that cannot be written to is told before the work, not after it
     try:
@@ -143,8 +136,13 @@ def _throughput(args: Namespace) -> list[dict[str, Any]]:
     engine, label = _engine(args)
     works = [replace(work, seed=args.seed_prompts) for work in workloads.pick(args.workload)]
     records = []
-    for group in [works] if args.one_engine else [[work] for work in works]:
-        found = (offline.together if args.one_engine else offline.throughput)(group, engine, args.repeats, label)
+    groups = [[work] for work in works]
+    if args.structured:
+        groups = [[work, replace(work, name=f"{work.name}-json", structured=True)] for work in works]
+    if args.one_engine:
+        groups = [[work for group in groups for work in group]]
+    for group in groups:
+        found = offline.throughput(group, engine, args.repeats, label)
         print("\n".join(json.dumps(one) for one in found), flush=True)
         records += found
     print(report.machine())
@@ -186,28 +184,7 @@ def _startup(args: Namespace) -> list[dict[str, Any]]:
 
 
 def _serve(args: Namespace) -> list[dict[str, Any]]:
-    from octavo.bench.serving import Load, block, models, serve
-
-    load = Load(
-        url=args.base_url,
-        model=args.model or models(args.base_url, args.api_key)[0],
-        label=args.label,
-        requests=args.num_prompts,
-        concurrency=args.max_concurrency,
-        inputs=args.random_input_len,
-        outputs=args.random_output_len,
-        rate=args.request_rate,
-        temperature=args.temperature,
-        seed=args.seed_prompts,
-        processes=args.processes,
-        key=args.api_key,
-        chat=args.chat,
-    )
-    record = serve(load)
-    print(block(record))
-    if record["failed"]:
-        print(f"{record['failed']} of {args.num_prompts} requests failed")
-    return [record]
+    return bench_serve.run(args)
 
 
 def _front(args: Namespace) -> list[dict[str, Any]]:
