@@ -377,6 +377,7 @@ def test_an_engine_that_cannot_start_says_why(tmp_path):
     with served(tmp_path, boot_error="model.safetensors: the file ends too early") as server:
         assert server.wait() == 1
         assert server.lines[-1] == "octavo serve: model.safetensors: the file ends too early"
+        assert "killed" not in server.log
         assert "Traceback" not in server.log
 
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from octavo import __version__
 from octavo.errors import ConfigError, OctavoError
 from octavo.outputs import RequestMetrics
 from octavo.params import SamplingParams
@@ -77,7 +76,7 @@ class Tracer:
         named = Resource({SERVICE_NAME: "octavo"}).merge(OTELResourceDetector().detect())
         self._provider = TracerProvider(resource=named, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
-        self._tracer = self._provider.get_tracer("octavo", __version__)
+        self._tracer = self._provider.get_tracer("octavo")
         self._extract = TraceContextTextMapPropagator().extract
         self._kind = SpanKind.SERVER
         self._failed = Status(StatusCode.ERROR)
