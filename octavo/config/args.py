@@ -238,6 +238,10 @@ class ServeArgs(EngineArgs):
         "keys, one of which a request must carry as a bearer token", group="server", metavar="KEY", secret=True
     )
     api_key_file: str | None = flag("file with a key a line, beside those of --api-key", group="server", metavar="FILE")
+    isolate_keys: bool | None = flag(
+        "each API key reuses only its own prompts in the KV cache: no caller can time what another has asked",
+        group="server",
+    )
     shutdown_timeout: float | None = flag(
         "seconds that running requests get to finish after SIGTERM (0: none)", group="server", metavar="SECONDS"
     )

@@ -113,6 +113,8 @@ def server_options(args: ServeArgs) -> "Options":
             raise ConfigError(f"--{name.replace('_', '-')} must be at least {least}, got {value}")
     if (args.max_prompts or 0) > MAX_PROMPTS:
         raise ConfigError(f"--max-prompts must be at most {MAX_PROMPTS}, got {args.max_prompts}")
+    if args.isolate_keys and not keys:
+        raise ConfigError("--isolate-keys needs keys: --api-key, --api-key-file or OCTAVO_API_KEY")
     if args.enable_ssl_refresh and args.ssl_certfile is None:
         raise ConfigError("--enable-ssl-refresh needs --ssl-certfile")
     certificates = tls.checked(
@@ -126,6 +128,7 @@ def server_options(args: ServeArgs) -> "Options":
         ciphers=args.ssl_ciphers,
     )
     said: dict[str, Any] = {
+        "isolate_keys": args.isolate_keys,
         "tls": certificates,
         "write_timeout": args.write_timeout,
         "max_prompts": args.max_prompts,

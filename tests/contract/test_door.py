@@ -31,7 +31,7 @@ def door(model, tmp_path_factory):
     keys = tmp_path_factory.mktemp("keys") / "keys"
     keys.write_text(f"# who may come in\n\n{KEY}\nsecond key\n")
     flags = ["--api-key-file", str(keys), "--api-key", "third", "--log-format", "json", "--enable-log-requests"]
-    flags += ["--max-stop", "2", "--max-prompts", "48", "--max-n", "40", "--write-timeout", "0.5"]
+    flags += ["--max-stop", "2", "--max-prompts", "48", "--max-n", "40", "--write-timeout", "0.5", "--isolate-keys"]
     found = Served([str(model), *flags], env={"OCTAVO_API_KEY": "of-the-environment"})
     try:
         yield found.ready()
@@ -201,6 +201,20 @@ def test_two_readings_of_one_request_are_none(door):
         said = raw(door, f"POST /ping HTTP/1.1\r\nHost: x\r\n{framing}\r\n\r\n".encode() + body, until=b"\r\n\r\n")
         assert said.count(b"HTTP/1.1 ") <= 1, said
         assert not said or status_of(said) == 400, (framing, said)
+
+
+def test_a_key_shares_no_cache_with_another(door):
+    prompt = [7 + index % 50 for index in range(200)]
+
+    def cached(key, **more):
+        answer = door.post(TEXT, {"prompt": prompt, "max_tokens": 1} | more, **{"x-api-key": key})[1]
+        return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    assert cached(KEY) == 0
+    assert cached(KEY) > 100
+    assert cached("third") == 0
+    assert cached("third", cache_salt="more") == 0
+    assert cached("third", cache_salt="more") > 100
 
 
 # -- what is logged, and ids --

@@ -16,7 +16,7 @@ from octavo.errors import ConfigError
 from octavo.front.grpc.messages import POOL, SERVICE
 from octavo.front.grpc.service import Generate, Health, refuse
 from octavo.front.server.errors import Unauthorized
-from octavo.front.server.keys import Keys, bearer
+from octavo.front.server.keys import Keys, bearer, caller
 from octavo.front.server.service import Service
 from octavo.front.server.tls import TLS
 
@@ -125,7 +125,9 @@ class _Auth(grpc.aio.ServerInterceptor):
             return await continuation(details)
         given = dict(details.invocation_metadata or ())
         tokens = [bearer(_bytes(given.get("authorization"))), _bytes(given.get("x-api-key")).strip()]
-        return await continuation(details) if self._keys.knows(*tokens) else self._deny
+        owner = self._keys.owner(*tokens)
+        caller.set(owner)
+        return await continuation(details) if owner is not None else self._deny
 
 
 def _bytes(value: str | bytes | None) -> bytes:

@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 
 from octavo.errors import ConfigError
@@ -10,6 +11,8 @@ from octavo.errors import ConfigError
 #: Keys of one server: each request is compared with all of them.
 MAX_KEYS = 10_000
 MAX_KEY = 4096
+#: Whose request is being worked on: what ``Keys.owner`` said of it, None where no key was asked for.
+caller: ContextVar[bytes | None] = ContextVar("caller", default=None)
 
 
 class Keys:

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from octavo.common import log, trace
 from octavo.errors import PayloadTooLarge
 from octavo.front.server.errors import Unauthorized, respond
-from octavo.front.server.keys import Keys, bearer
+from octavo.front.server.keys import Keys, bearer, caller
 
 #: The routes that anybody may ask; every other one, known or not, needs the key.
 OPEN_PATHS = frozenset({"/health", "/ping", "/version"})
@@ -42,6 +42,7 @@ class Auth:
         tokens = bearer(_header(scope, b"authorization") or b""), (_header(scope, b"x-api-key") or b"").strip()
         owner = self._keys.owner(*tokens)
         scope.setdefault("state", {})["owner"] = owner
+        caller.set(owner)
         return owner is not None
 
 

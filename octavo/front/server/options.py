@@ -15,6 +15,7 @@ class Options:
     """What was asked of the server, beside the engine."""
 
     api_keys: tuple[str, ...] = field(default=(), repr=False)
+    isolate_keys: bool = False
     tls: TLS | None = None
     write_timeout: float = 60.0
     max_prompts: int = MAX_PROMPTS

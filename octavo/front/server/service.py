@@ -17,6 +17,7 @@ from octavo.front.intake import LONG_TEXT, Side
 from octavo.front.parsers.base import Format, choose
 from octavo.front.server import beams
 from octavo.front.server.errors import Stuck
+from octavo.front.server.keys import caller
 from octavo.front.server.openai.schema import SamplingBody
 from octavo.front.server.openai.structured import structured
 from octavo.front.server.options import Options
@@ -176,6 +177,12 @@ class Service:
             return await asyncio.to_thread(encode, text, add_special_tokens)
         return encode(text, add_special_tokens)
 
+    def _salt(self, asked: str | None) -> str | None:
+        """What a prompt's pages in the cache are marked with: with ``--isolate-keys`` the caller's key comes before
+        what the request says, so that nobody can learn from an answer's speed what others have asked."""
+        owner = caller.get() if self.options.isolate_keys else None
+        return asked if owner is None else f"{owner.hex()}{asked or ''}"
+
     async def submit(
         self, body: SamplingBody | Terms, name: str, prompts: Sequence[Any], params: SamplingParams, cap: bool
     ) -> "Work":
@@ -190,7 +197,7 @@ class Service:
             "side": body.truncation_side or "left",
             "add_special_tokens": body.add_special_tokens is not False,
         }
-        terms: dict[str, Any] = {"priority": body.priority, "salt": body.cache_salt, "deadline": deadline}
+        terms: dict[str, Any] = {"priority": body.priority, "salt": self._salt(body.cache_salt), "deadline": deadline}
         names = [name] if len(prompts) == 1 else [f"{name}-{index}" for index in range(len(prompts))]
         if isinstance(body, SamplingBody) and body.use_beam_search:
             found = [
