@@ -190,7 +190,7 @@ class FakeWorker:
             o.memory,
             1 << 20,
             1 << 20,
-            Limits(adapters=o.adapters, drafts=o.drafts),
+            Limits(adapters=o.adapters, drafts=o.drafts if o.strict else 0),
             {"attention": "fake"},
         )
 

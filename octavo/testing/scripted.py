@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 from octavo.config.engine import EngineConfig
 from octavo.core.grammar.base import allows
 from octavo.testing import tokenizer
-from octavo.testing.fakes import FakeOptions, FakeWorker, Row
+from octavo.testing.fakes import FakeOptions, FakeWorker, Row, cut
 from octavo.testing.served import CONFIG, Served
 from octavo.wire.arrays import Ints
 from octavo.wire.plan import NewRow, StepPlan
@@ -131,15 +131,12 @@ class ScriptedWorker(FakeWorker):
         whether they came with the request or from the prefix cache."""
         if len(self._known) < self._values.shape[1]:
             self._known = np.zeros(self._values.shape[1], np.int32)
-        at = 0
-        for index, number in enumerate(plan.rows.tolist()):
-            count = int(plan.known[index])
+        for index, (number, chunk, drafts) in enumerate(zip(plan.rows.tolist(), *cut(plan), strict=True)):
             row = self.rows.get(number)
             if row is not None and not row.broken and row.alive:
                 start = int(plan.computed[index]) + part
-                for offset, token in enumerate(plan.chunk[at : at + count].tolist() if count else [row.last]):
+                for offset, token in enumerate(chunk or [row.last, *drafts]):
                     self._known[self._slot(row, 0, start + offset)] = token
-            at += count
         return super()._compute(plan, part)
 
     def _next(self, row: Row, bits: Ints | None) -> int:

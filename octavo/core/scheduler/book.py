@@ -28,6 +28,9 @@ from octavo.wire.reply import AbortReason, FinishReason, Refused, RequestDelta
 from octavo.wire.request import EngineRequest
 from octavo.wire.stats import StepStats
 
+#: While no more of the pool than this is in use, rows take pages before they must.
+ROOMY = 0.9
+
 
 class Book:
     """``running`` holds requests with a row, in the order in which they got it; ``order`` is their rows as a column.

@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from octavo.config.engine import Speculation
-from octavo.core.scheduler.book import Book
+from octavo.core.scheduler.book import ROOMY, Book
 from octavo.core.scheduler.lookup import Lookup
 from octavo.core.scheduler.request import Request
 from octavo.wire.arrays import Ints
-
-#: Drafts take no page that could be somebody else's while the pool is fuller than this.
-ROOMY = 0.9
 
 
 class Drafter(Protocol):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from octavo.common.math import cdiv
-from octavo.core.scheduler.book import Book
+from octavo.core.scheduler.book import ROOMY, Book
 from octavo.core.scheduler.columns import (
     CAPACITY,
     COMPUTED,
@@ -28,7 +28,6 @@ from octavo.wire.reply import RequestDelta
 
 #: A decoding row that needs a page gets pages for so many tokens while the pool is less than ``ROOMY`` full.
 AHEAD = 64
-ROOMY = 0.9
 #: So many requests that wait for others' pages are passed over in a step; behind them nobody is looked at.
 FOLLOWERS = 64
 #: Pages of those who wait that one step hashes, 2 to 3 microseconds each: long prompts that arrive together must not
