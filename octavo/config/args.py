@@ -315,6 +315,9 @@ class ServeArgs(EngineArgs):
         metavar="NAME",
     )
     enable_auto_tool_choice: bool | None = flag("let the model call tools as it likes (it may)", group="server")
+    exclude_tools_when_tool_choice_none: bool | None = flag(
+        "do not show the model tools that it may not call", group="server"
+    )
     reasoning_content_alias: bool | None = flag(
         "chat answers hold their reasoning as reasoning_content too", group="server"
     )

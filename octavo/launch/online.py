@@ -143,6 +143,7 @@ def server_options(args: ServeArgs) -> "Options":
         "reasoning_parser": args.reasoning_parser,
         "tool_call_parser": args.tool_call_parser,
         "reasoning_alias": args.reasoning_content_alias,
+        "hide_unused_tools": args.exclude_tools_when_tool_choice_none,
         "tokens_as_ids": args.return_tokens_as_token_ids,
         "force_usage": args.enable_force_include_usage,
         "request_id_headers": args.enable_request_id_headers,

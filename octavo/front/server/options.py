@@ -30,6 +30,7 @@ class Options:
     reasoning_parser: str = "auto"
     tool_call_parser: str = "auto"
     reasoning_alias: bool = False
+    hide_unused_tools: bool = False
     tokens_as_ids: bool = False
     force_usage: bool = False
     request_id_headers: bool = True

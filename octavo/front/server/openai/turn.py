@@ -92,14 +92,15 @@ async def render(service: Service, body: ChatFields, request: Request) -> list[i
         raise BadRequest(
             "chat_template of a request needs a server started with --trust-request-chat-template", "chat_template"
         )
-    read_choice(body.tool_choice, read_tools(body.tools))
+    choice = read_choice(body.tool_choice, read_tools(body.tools))
+    shown = body.tools if choice.mode != "none" or not options.hide_unused_tools else None
     more = template_kwargs(service, body)
     continues = bool(body.continue_final_message)
     generation = not continues if body.add_generation_prompt is None else body.add_generation_prompt
     return await service.render_chat(
         len(await request.body()),
         [message.model_dump(exclude_unset=True) for message in body.messages],
-        tools=for_template(body.tools) if body.tools else None,
+        tools=for_template(shown) if shown else None,
         documents=body.documents,
         add_generation_prompt=generation,
         continue_final_message=continues,
