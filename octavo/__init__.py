@@ -13,11 +13,21 @@ _PUBLIC = {
     "AsyncLLM": "octavo.async_llm",
     "BeamSearchParams": "octavo.params",
     "SamplingParams": "octavo.params",
+    "StructuredOutputsParams": "octavo.params",
     "RequestOutput": "octavo.outputs",
     "CompletionOutput": "octavo.outputs",
 }
 
-__all__ = ["LLM", "AsyncLLM", "BeamSearchParams", "CompletionOutput", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "BeamSearchParams",
+    "CompletionOutput",
+    "RequestOutput",
+    "SamplingParams",
+    "StructuredOutputsParams",
+    "__version__",
+]
 
 if TYPE_CHECKING:
     from octavo.async_llm import AsyncLLM
