@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
-from octavo.front.parsers.arguments import Reader, TagWriter, reader
+from octavo.front.parsers.arguments import Reader, reader
 from octavo.front.parsers.calls import Calls
-from octavo.front.parsers.events import Event, Kind, merged
-from octavo.front.parsers.spec import AFTER, ARGS, BETWEEN, CONTENT, REASONING, VALUE, Role, Tags, To
+from octavo.front.parsers.events import Event, merged
+from octavo.front.parsers.prose import Counter, Prose
+from octavo.front.parsers.spec import AFTER, ARGS, BETWEEN, VALUE, Role, Tags, To
 from octavo.front.parsers.table import RAW, State, Table
+from octavo.front.parsers.tags import TagWriter
 
 #: Characters of a name, a key or a header.
 _HEAD = 512
@@ -31,20 +33,17 @@ class ParserStream:
     def __init__(self, table: Table, calls: Calls, begin: str, *, reasoning: bool = True, keep: bool = False):
         self._table, self._calls = table, calls
         self._events = calls.events
-        self._tell_reasoning, self._keep = reasoning, keep
+        self._keep = keep
+        think = table.spec.think
+        self._think_end = think.end if think is not None else ""
+        self._prose = Prose(calls.events, think, reasoning)
+        self._counter = Counter(table.added)
         self._state: State = table.states[begin]
         self._held = ""
         #: The last character read, "\n" at the beginning and behind a marker.
         self._last = "\n"
         #: Characters still to come of a special token's text.
         self._swallow = 0
-        self._reasoned = False
-        #: White space of content that is told once something other than a call follows.
-        self._space: list[str] = []
-        #: What is dropped from the front of content: line breaks behind reasoning, space behind a call.
-        self._strip = ""
-        #: Neither content but space nor a call was told yet; content was told.
-        self._blank, self._told = True, False
         #: Everything since the markup of a call began whose name is not known yet.
         self._raw: list[str] | None = [] if self._state.role is Role.NAME else None
         self._head: list[str] = []
@@ -52,13 +51,6 @@ class ParserStream:
         self._after: list[str] = []
         self._reader: Reader | None = None
         self._tags: TagWriter | None = None
-        think = table.spec.think
-        self._think_end, self._think_label = (think.end, think.label) if think is not None else ("", "")
-        self._label = self._think_label
-        self._trailing: list[str] = []
-        self._ids: list[int] = []
-        #: Tokens told in reasoning, markers not counted.
-        self.reasoning_tokens = 0
         #: A call was cut short or could not be read to its end.
         self.truncated = False
         self.finished = False
@@ -69,6 +61,11 @@ class ParserStream:
         return self._calls.count
 
     @property
+    def reasoning_tokens(self) -> int:
+        """Tokens told in reasoning, markers not counted."""
+        return self._counter.reasoning
+
+    @property
     def reasoning_over(self) -> bool:
         """Whether what comes is outside of reasoning."""
         return self._state.role is not Role.REASONING
@@ -77,9 +74,9 @@ class ParserStream:
         """``marks``: (offset in ``text``, id) of every added token in it, in order. ``tokens``: the ids that came, for
         ``reasoning_tokens``, exact however they are cut; or their number, exact for one at a time."""
         assert not self.finished
-        before = self._state.role
+        before = not self.reasoning_over
         if not isinstance(tokens, int):
-            self._ids += tokens
+            self._counter.add(tokens)
         at = min(self._swallow, len(text))
         self._swallow -= at
         for offset, token in marks:
@@ -89,7 +86,7 @@ class ParserStream:
             if offset > at:
                 self._text(text[at:offset])
                 at = offset
-            self._count(token)
+            self._counter.until(token, not self.reasoning_over)
             self._special(literal)
             rest = text[offset : offset + len(literal)]
             if literal.startswith(rest):
@@ -97,9 +94,10 @@ class ParserStream:
                 self._swallow = len(literal) - len(rest)
         if at < len(text):
             self._text(text[at:] if at else text)
-        self._count(None)
-        if isinstance(tokens, int) and before is Role.REASONING:
-            self.reasoning_tokens += tokens - (self._state.role is not Role.REASONING)
+        if not isinstance(tokens, int):
+            self._counter.rest(not self.reasoning_over)
+        elif before:
+            self._counter.reasoning += tokens - self.reasoning_over
         return self._news()
 
     def finish(self, stopped: bool = False) -> list[Event]:
@@ -114,7 +112,6 @@ class ParserStream:
         self._text("", last=True)
         self._end(stopped)
         self.finished = True
-        self._ids.clear()
         return self._news()
 
     def _news(self) -> list[Event]:
@@ -164,7 +161,7 @@ class ParserStream:
         if marker in state.marks:
             return self._quotes(marker)
         to = state.row[marker]
-        return not (self._inside or (to.line and self._last != "\n") or (to.first and not self._blank))
+        return not (self._inside or (to.line and self._last != "\n") or (to.first and not self._prose.blank))
 
     @property
     def _inside(self) -> bool:
@@ -194,7 +191,7 @@ class ParserStream:
             self._quote(literal)
             return
         to = state.row.get(literal)
-        if to is None or (to.first and not self._blank) or self._inside:
+        if to is None or (to.first and not self._prose.blank) or self._inside:
             self._plain(literal)
             return
         self._go(to, literal)
@@ -213,9 +210,9 @@ class ParserStream:
         state = self._state
         role = state.role
         if role in (Role.CONTENT, Role.BETWEEN):
-            self._content(text)
+            self._prose.content(text)
         elif role is Role.REASONING:
-            self._reasoning(text)
+            self._prose.reasoning(text)
         elif role is Role.ARGS:
             return self._arguments(text)
         elif role is Role.VALUE:
@@ -239,12 +236,12 @@ class ParserStream:
         """Follow ``marker`` to another state, doing what leaving the old one and entering the new one mean."""
         old, new = self._state, self._table.states[to.state]
         if old.name == RAW and new.role is Role.CONTENT and marker != self._think_end:
-            self._content(marker)
+            self._prose.content(marker)
             self._state, self._last = new, marker[-1]
             return
         self._last = "\n"
         if old.role is Role.REASONING and new.role is not Role.REASONING:
-            self._trailing, self._strip = [], "\r\n"
+            self._prose.left_reasoning()
         if old.role is Role.NAME and self._named(new, marker):
             return
         self._leave_tag(old, new)
@@ -256,7 +253,7 @@ class ParserStream:
                 self._degrade(marker if new.role in _PLAIN else "")
             self._reader = None
         if old.role is Role.BETWEEN and new.role is Role.CONTENT:
-            self._space = []  # it stood inside of the wrapper
+            self._prose.drop()  # it stood inside of the wrapper
         self._enter(new, "" if to.keep else marker)
 
     def _leave_tag(self, old: State, new: State) -> None:
@@ -282,10 +279,7 @@ class ParserStream:
             assert not isinstance(new.style, Tags)
             self._reader = reader(new.style, self._calls, "")
         elif new.role is Role.REASONING and self._state.role is not Role.REASONING:
-            self._label = self._think_label
-            if self._told:
-                self._events += [Event(Kind.CONTENT, piece) for piece in self._space]
-            self._space = []
+            self._prose.entered_reasoning()
         self._state = new
 
     # Calls.
@@ -296,7 +290,7 @@ class ParserStream:
         self._head, self._head_size = [], 0
         if head.state:
             self._raw = None
-            self._divide(head.state)
+            self._prose.divide(head.state)
             self._enter(self._table.states[head.state], marker)
             return True
         if not head.name:
@@ -314,19 +308,10 @@ class ParserStream:
             self._reader = reader(style, self._calls, head.name)
         return False
 
-    def _divide(self, state: str) -> None:
-        """A line break between two messages of one kind."""
-        if state == CONTENT and self._told:
-            self._space.append("\n")
-        elif state == REASONING and self._reasoned:
-            self._reasoning("\n")
-
     def _began(self) -> None:
         """A call is sure: what was kept in case it was none is forgotten."""
         self._raw = None
-        self._space, self._blank = [], False
-        if not self._told:
-            self._strip = " \t\r\n"
+        self._prose.call()
 
     def _close_call(self, whole: bool = False) -> None:
         if self._tags is not None:
@@ -339,7 +324,7 @@ class ParserStream:
     def _degrade(self, marker: str = "") -> None:
         """What looked like a call is none: it is content as it was written, with ``marker`` behind it."""
         raw, self._raw, self._reader = self._raw or [], None, None
-        self._content("".join(raw) + marker)
+        self._prose.content("".join(raw) + marker)
         self._state = self._table.states[RAW]
 
     def _note(self, text: str) -> None:
@@ -410,62 +395,19 @@ class ParserStream:
             self._last = piece[-1]
         self._after = []
 
-    # Telling.
-
-    def _content(self, text: str) -> None:
-        if self._strip:
-            text = text.lstrip(self._strip)
-            if not text:
-                return
-            self._strip = ""
-        body = text.rstrip()
-        if body:
-            self._blank, self._told = False, True
-            self._events += [Event(Kind.CONTENT, piece) for piece in (*self._space, body)]
-            self._space = []
-        if len(body) < len(text):
-            self._space.append(text[len(body) :])
-
-    def _reasoning(self, text: str) -> None:
-        if not self._tell_reasoning:
-            return None
-        self._reasoned = True
-        think = self._table.spec.think
-        if self._label:
-            return self._unlabel(text)
-        if think is None or not think.trim:
-            self._events.append(Event(Kind.REASONING, text))
-            return None
-        body = text.rstrip()
-        if body:
-            self._events += [Event(Kind.REASONING, piece) for piece in (*self._trailing, body)]
-            self._trailing = []
-        if len(body) < len(text):
-            self._trailing.append(text[len(body) :])
-        return None
-
-    def _unlabel(self, text: str) -> None:
-        """Drop the word of the format that stands first in reasoning, however it is cut."""
-        self._trailing.append(text)
-        text, label = "".join(self._trailing), self._label
-        if label.startswith(text) and text != label:
-            return
-        self._trailing, self._label = [], ""
-        self._reasoning(text.removeprefix(label))
+    # The end.
 
     def _end(self, stopped: bool) -> None:
         role = self._state.role
         if role is Role.REASONING:
-            rest, self._trailing, self._label = "".join(self._trailing), [], ""
-            if rest and self._tell_reasoning:
-                self._events.append(Event(Kind.REASONING, rest))
+            self._prose.end_reasoning()
             return
         if self._raw is not None:
             self._end_unnamed(stopped)
         if self._calls.is_open:
             self._end_call(stopped, role)
         elif not self._calls.count:
-            self._events += [Event(Kind.CONTENT, piece) for piece in self._space]
+            self._prose.release()
 
     def _end_unnamed(self, stopped: bool) -> None:
         """The answer ended before a call's name did."""
@@ -493,19 +435,3 @@ class ParserStream:
             self._close_call(whole=True)
             return
         self.truncated = True
-
-    # Counting.
-
-    def _count(self, until: int | None) -> None:
-        """Attribute the tokens that came to the state: those before the id ``until``, or before the next one whose mark
-        has not come yet."""
-        ids, added = self._ids, self._table.added
-        if not ids:
-            return
-        if until is None:
-            end = next((i for i, token in enumerate(ids) if token in added), len(ids))
-        else:
-            end = ids.index(until) if until in ids else 0
-        if self._state.role is Role.REASONING:
-            self.reasoning_tokens += end
-        del ids[: end + (until is not None and end < len(ids))]

@@ -1,5 +1,6 @@
 """What a parser does that is no format's own: marks, masks, whitespace, ids, how an answer ends."""
 
+import dataclasses
 import json
 
 import pytest
@@ -8,6 +9,7 @@ from front.parsers.harness import TOOLS, Told, every, format_of, parse, tokenize
 from octavo.errors import ConfigError
 from octavo.front.parsers.base import Format, Tool, choose
 from octavo.front.parsers.events import Event, Kind, merged
+from octavo.front.parsers.formats.gemma import GEMMA4
 from octavo.front.parsers.formats.glm import GLM
 from octavo.front.parsers.formats.hermes import HERMES
 from octavo.front.parsers.formats.kimi import KIMI_K2
@@ -60,6 +62,22 @@ def test_special_tokens_that_nobody_named_are_dropped_unless_asked_for():
 def test_reasoning_may_be_read_and_not_told():
     told = run(HERMES, "<think>Plan</think>Ok", reasoning=False)
     assert (told.reasoning, told.content, told.tokens) == ("", "Ok", 4)
+
+
+def test_a_label_is_no_reasoning_and_the_beginning_of_one_is():
+    assert run(GEMMA4, "<|channel>thought\nHm<channel|>Ok").reasoning == "Hm"
+    assert run(GEMMA4, "<|channel>though<channel|>Ok").reasoning == "though"
+    assert run(GEMMA4, "<|channel>thinking").reasoning == "thinking"
+    assert run(GEMMA4, "<|channel>tho").reasoning == "tho"
+
+
+def test_white_space_that_ends_reasoning_may_be_trimmed():
+    spec = dataclasses.replace(HERMES, think=HERMES.think._replace(trim=True))
+    form = Format(spec, tokenizer(*HERMES.tokens))
+    ids = form._vocabulary.encode("<think> a \n b \n\n</think>Ok")
+    for cuts in ((), every(ids)):
+        assert parse(form, ids, cuts).reasoning == " a \n b"
+    assert parse(form, form._vocabulary.encode("a ")).reasoning == "a "
 
 
 def test_all_is_reasoning_where_it_never_ends():
