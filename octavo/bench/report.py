@@ -59,13 +59,16 @@ def peak_rss_mb() -> float:
 
 
 def _public(words: Sequence[str]) -> list[str]:
-    """A command line as records keep it: without the key, and without where the record itself went."""
+    """A command line as records keep it: without keys and headers, and without where the record itself went."""
     shown: list[str] = []
-    before = ""
+    before, headers = "", False
     for word in words:
         name, equals, _ = word.partition("=")
         name = name.replace("_", "-")
-        if "--output-json" not in (name, before):
+        headers = name == "--header" if word.startswith("--") else headers
+        if headers and equals:
+            shown.append(f"{name}=...")
+        elif "--output-json" not in (name, before):
             secret = before == "--api-key" or (name == "--api-key" and equals)
             shown.append(f"{name}=..." if secret and equals else "..." if secret else word)
         before = "" if equals else name

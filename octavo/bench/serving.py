@@ -1,60 +1,84 @@
 """`octavo bench serve`: load on a running OpenAI-compatible server, measured as a client sees it.
 
 Requests are spread over a few client processes, since one Python loop cannot read as fast as a server writes.
-TTFT is the first chunk after sending, ITL the gaps between chunks, E2EL the whole latency, and
-TPOT (latency - TTFT) / (tokens - 1).
 """
 
 import asyncio
 import json
+import math
 import multiprocessing
 import random
 import threading
 import time
 import urllib.request
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from octavo.bench import report
 from octavo.errors import ConfigError, EngineDead
+
+#: Ids under this one are often special tokens: random prompts leave them out where the vocabulary allows.
+_FIRST_ID = 100
 
 
 @dataclass(kw_only=True)
 class Load:
-    """What to send. ``label``: name of the model in the record, instead of its own. ``rate``: requests a second
-    (Poisson arrivals; 0 = as fast as ``concurrency`` allows)."""
+    """What to send. ``label``: name of the model in the record, instead of its own. ``concurrency``: most requests at
+    once; None: any number, which needs a rate. ``rate``: requests a second (0 = as fast as ``concurrency`` allows),
+    their distances gamma-distributed with shape ``burstiness`` (1: Poisson).
+    ``prefix``: prompt tokens that all requests share, before ``inputs`` of their own. ``spread``: lengths are drawn
+    evenly from within this share around ``inputs`` and ``outputs``. ``vocabulary``: random ids lie under it."""
 
     url: str
     model: str
     label: str | None = None
     requests: int = 100
-    concurrency: int = 32
+    concurrency: int | None = 32
     inputs: int = 512
     outputs: int = 128
+    prefix: int = 0
+    vocabulary: int = 20_000
+    spread: float = 0.0
     rate: float = 0.0
+    burstiness: float = 1.0
     temperature: float = 0.6
     seed: int = 0
     processes: int = 4
+    warmups: int = 0
     key: str | None = None
     chat: bool = False
+    endpoint: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
     timeout: float = 600.0
+
+    @property
+    def base(self) -> str:
+        return self.url.rstrip("/").removesuffix("/v1")
+
+    @property
+    def path(self) -> str:
+        return self.endpoint or ("/v1/chat/completions" if self.chat else "/v1/completions")
 
 
 @dataclass
-class Seen:
-    """What one client process saw; times in seconds."""
+class Answer:
+    """One request as its client saw it. ``start``: on the machine's monotonic clock; other times in seconds.
 
-    ttft: list[float] = field(default_factory=list)
+    ``ttft``: from sending to the first chunk; ``itl``: the gaps between chunks; ``e2el``: to the end.
+    """
+
+    start: float
+    inputs: int
+    ttft: float | None = None
     itl: list[float] = field(default_factory=list)
-    tpot: list[float] = field(default_factory=list)
-    e2el: list[float] = field(default_factory=list)
+    e2el: float = 0.0
     tokens: int = 0
-    errors: list[str] = field(default_factory=list)
+    error: str = ""
 
-    def add(self, other: "Seen") -> None:
-        for name in ("ttft", "itl", "tpot", "e2el", "errors"):
-            getattr(self, name).extend(getattr(other, name))
-        self.tokens += other.tokens
+    @property
+    def tpot(self) -> float | None:
+        """Seconds a token after the first; None where there is none."""
+        return sum(self.itl) / (self.tokens - 1) if self.ttft is not None and self.itl and self.tokens > 1 else None
 
 
 def models(url: str, key: str | None) -> list[str]:
@@ -71,13 +95,44 @@ def models(url: str, key: str | None) -> list[str]:
     return names
 
 
-def serve(load: Load) -> dict[str, Any]:
-    """Send the load; a record with vLLM's key names. Raises ConfigError where the server cannot be reached."""
+def speculation(load: Load) -> dict[str, float]:
+    """The server's counters of speculative decoding, by name and position; empty where it has none."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    found: dict[str, float] = {}
+    try:
+        headers = {"Authorization": f"Bearer {load.key}"} if load.key else {}
+        request = urllib.request.Request(load.base + "/metrics", headers=headers)
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            for family in text_string_to_metric_families(answer.read().decode()):
+                for sample in family.samples if family.name.startswith("vllm:spec_decode_") else ():
+                    name = sample.name.removeprefix("vllm:spec_decode_").removesuffix("_total")
+                    if not name.endswith("_created"):
+                        name += f":{sample.labels['position']}" if "position" in sample.labels else ""
+                        found[name] = found.get(name, 0.0) + sample.value
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def serve(load: Load) -> tuple[list[Answer], float]:
+    """Send the load; its answers, and the seconds it took. Raises ConfigError where the server cannot be reached."""
     try:
         import aiohttp  # noqa: F401
     except ImportError:
         raise ConfigError("octavo bench serve needs the aiohttp package: pip install 'octavo[bench]'") from None
-    count = max(1, min(load.processes, load.concurrency, load.requests))
+    if load.warmups:
+        first = replace(
+            load, requests=load.warmups, concurrency=load.warmups, rate=0.0, processes=1, seed=load.seed + 1
+        )
+        failed = [one.error for one in _run(first)[0] if one.error]
+        if failed:
+            raise ConfigError(f"a request to warm up failed: {failed[0]}")
+    return _run(load)
+
+
+def _run(load: Load) -> tuple[list[Answer], float]:
+    count = max(1, min(load.processes, load.concurrency or load.processes, load.requests))
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(count + 1)
     pipes = [context.Pipe(duplex=False) for _ in range(count)]
@@ -92,156 +147,122 @@ def serve(load: Load) -> dict[str, Any]:
     except threading.BrokenBarrierError:
         raise EngineDead("the client processes did not start within 60 s") from None
     begin = time.perf_counter()
-    total = Seen()
+    answers: list[Answer] = []
     for (receive, _), child in zip(pipes, children, strict=True):
         while not receive.poll(1.0):
             if not child.is_alive() and not receive.poll():
                 raise EngineDead(f"a client process ended with exit code {child.exitcode}")
-        total.add(receive.recv())
+        answers += receive.recv()
     seconds = time.perf_counter() - begin
     for child in children:
         child.join(10)
-    return _summary(load, total, seconds)
-
-
-def _summary(load: Load, seen: Seen, seconds: float) -> dict[str, Any]:
-    done = len(seen.e2el)
-    values: dict[str, Any] = {
-        "workload": f"serve {load.inputs}/{load.outputs} at {load.concurrency}",
-        "impl": "octavo",
-        "model": load.label or load.model,
-        "num_prompts": load.requests,
-        "max_concurrency": load.concurrency,
-        "request_rate": load.rate or "inf",
-        "seconds": round(seconds, 3),
-        "completed": done,
-        "failed": len(seen.errors),
-        "first_error": seen.errors[0] if seen.errors else None,
-        "total_input_tokens": done * load.inputs,
-        "total_output_tokens": seen.tokens,
-        "request_throughput": round(done / seconds, 3),
-        "out_tok_s": round(seen.tokens / seconds, 1),
-        "in_tok_s": round(done * load.inputs / seconds, 1),
-    }
-    for name in ("ttft", "tpot", "itl", "e2el"):
-        times = [value * 1e3 for value in getattr(seen, name)]
-        values[f"mean_{name}_ms"] = round(sum(times) / len(times), 3) if times else None
-        for q in (50, 99):
-            values[f"p{q}_{name}_ms"] = round(report.percentile(times, q), 3) if times else None
-    return report.record(**values)
-
-
-def block(record: dict[str, Any]) -> str:
-    """The result as the block of figures that users of vLLM know."""
-    lines = ["============ Serving Benchmark Result ============"]
-
-    def row(label: str, value: Any) -> None:
-        text = "-" if value is None else f"{value:,.2f}" if isinstance(value, float) else str(value)
-        lines.append(f"{label:<40}{text:>10}")
-
-    row("Successful requests:", record["completed"])
-    row("Failed requests:", record["failed"])
-    row("Maximum request concurrency:", record["max_concurrency"])
-    row("Benchmark duration (s):", record["seconds"])
-    row("Total input tokens:", record["total_input_tokens"])
-    row("Total generated tokens:", record["total_output_tokens"])
-    row("Request throughput (req/s):", record["request_throughput"])
-    row("Output token throughput (tok/s):", record["out_tok_s"])
-    row("Total token throughput (tok/s):", round(record["out_tok_s"] + record["in_tok_s"], 1))
-    titles = {"ttft": "Time to First Token", "tpot": "Time per Output Token", "itl": "Inter-token Latency"}
-    for name, title in (titles | {"e2el": "End-to-end Latency"}).items():
-        lines.append(title.center(50, "-"))
-        for key, label in (("mean", "Mean"), ("p50", "Median"), ("p99", "P99")):
-            row(f"{label} {name.upper()} (ms):", record[f"{key}_{name}_ms"])
-    if record["first_error"]:
-        lines.append(f"First error: {record['first_error']}")
-    return "\n".join([*lines, "=" * 50])
+    return answers, seconds
 
 
 def _client(load: Load, index: int, count: int, barrier: Any, send: Any) -> None:
     send.send(asyncio.run(_drive(load, index, count, barrier)))
 
 
-async def _drive(load: Load, index: int, count: int, barrier: Any) -> Seen:
+async def _drive(load: Load, index: int, count: int, barrier: Any) -> list[Answer]:
     import aiohttp
 
     draw = random.Random(load.seed * 1000 + index)
     mine = load.requests // count + (index < load.requests % count)
-    rows = load.concurrency // count + (index < load.concurrency % count)
-    bodies = [_body(load, [draw.randint(100, 20_000) for _ in range(load.inputs)]) for _ in range(mine)]
-    seen = Seen()
-    headers = {"Authorization": f"Bearer {load.key}"} if load.key else {}
-    url = load.url.rstrip("/").removesuffix("/v1") + ("/v1/chat/completions" if load.chat else "/v1/completions")
+    most = load.concurrency or load.requests
+    rows = most // count + (index < most % count)
+    shared = random.Random(load.seed).choices(_ids(load), k=load.prefix)
+    bodies = [_body(load, shared, draw) for _ in range(mine)]
+    answers: list[Answer] = []
+    headers = ({"Authorization": f"Bearer {load.key}"} if load.key else {}) | load.headers
+    url = load.base + load.path
     barrier.wait(60)
-    options: Any = {"connector": aiohttp.TCPConnector(limit=0), "timeout": aiohttp.ClientTimeout(total=load.timeout)}
+    options: dict[str, Any] = {
+        "connector": aiohttp.TCPConnector(limit=0),
+        "timeout": aiohttp.ClientTimeout(total=load.timeout),
+    }
     async with aiohttp.ClientSession(headers=headers, **options) as session:
+        left = iter(bodies)
+
+        async def worker() -> None:
+            for size, body in left:
+                answers.append(await _one(session, url, size, body))
+
+        async def single(free: asyncio.Semaphore, size: int, body: dict[str, Any]) -> None:
+            async with free:
+                answers.append(await _one(session, url, size, body))
+
         if load.rate:
-            tasks = []
-            for body in bodies:
-                tasks.append(asyncio.create_task(_one(session, url, body, seen)))
-                await asyncio.sleep(draw.expovariate(load.rate / count))
+            free, tasks = asyncio.Semaphore(max(1, rows)), []
+            mean = count / load.rate
+            for size, body in bodies:
+                tasks.append(asyncio.create_task(single(free, size, body)))
+                await asyncio.sleep(draw.gammavariate(load.burstiness, mean / load.burstiness))
             await asyncio.gather(*tasks)
         else:
-            left = iter(bodies)
-
-            async def worker() -> None:
-                for body in left:
-                    await _one(session, url, body, seen)
-
             await asyncio.gather(*(worker() for _ in range(rows)))
-    return seen
+    return answers
 
 
-def _body(load: Load, ids: list[int]) -> dict[str, Any]:
-    body = {
+def _ids(load: Load) -> range:
+    return range(min(_FIRST_ID, load.vocabulary // 2), load.vocabulary)
+
+
+def _body(load: Load, shared: list[int], draw: random.Random) -> tuple[int, dict[str, Any]]:
+    """(prompt tokens, body) of a request."""
+
+    def length(mean: int) -> int:
+        if not load.spread:
+            return mean
+        return draw.randint(max(1, math.floor(mean * (1 - load.spread))), math.ceil(mean * (1 + load.spread)))
+
+    ids = [*shared, *draw.choices(_ids(load), k=length(load.inputs))]
+    body: dict[str, Any] = {
         "model": load.model,
-        "max_tokens": load.outputs,
+        "max_tokens": length(load.outputs),
         "temperature": load.temperature,
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    if load.chat:
-        return body | {"messages": [{"role": "user", "content": " ".join(map(str, ids))}]}
-    return body | {"prompt": ids}
+    said = {"messages": [{"role": "user", "content": " ".join(map(str, ids))}]} if load.chat else {"prompt": ids}
+    return len(ids), body | said | load.extra
 
 
-async def _one(session: Any, url: str, body: dict[str, Any], seen: Seen) -> None:
-    begin = time.perf_counter()
-    first = last = None
-    made = 0
+async def _one(session: Any, url: str, size: int, body: dict[str, Any]) -> Answer:
+    found = Answer(time.perf_counter(), size)
+    last = found.start
     try:
         async with session.post(url, json=body) as response:
             if response.status != 200:
-                seen.errors.append(f"{response.status}: {(await response.text())[:200]}")
-                return
+                found.error = f"{response.status}: {(await response.text())[:200]}"
+                return found
             async for line in response.content:
                 if not line.startswith(b"data:") or line[5:].strip() == b"[DONE]":
                     continue
                 chunk = json.loads(line[5:])
                 if "error" in chunk:
-                    seen.errors.append(str(chunk["error"])[:200])
-                    return
-                if chunk.get("usage"):
-                    made = chunk["usage"]["completion_tokens"]
+                    found.error = str(chunk["error"])[:200]
+                    return found
+                if usage := chunk.get("usage"):
+                    found.tokens, found.inputs = usage["completion_tokens"], usage["prompt_tokens"]
                 if not chunk.get("choices") or not _has_text(chunk["choices"][0]):
                     continue
                 now = time.perf_counter()
-                if first is None:
-                    first = now
-                    seen.ttft.append(now - begin)
+                if found.ttft is None:
+                    found.ttft = now - found.start
                 else:
-                    seen.itl.append(now - (last or now))
+                    found.itl.append(now - last)
                 last = now
     except Exception as error:
-        seen.errors.append(f"{type(error).__name__}: {error}"[:200])
-        return
-    seen.tokens += made
-    seen.e2el.append(time.perf_counter() - begin)
-    if first is not None and last is not None and made > 1:
-        seen.tpot.append((last - first) / (made - 1))
+        found.error = f"{type(error).__name__}: {error}"[:200]
+        return found
+    found.e2el = time.perf_counter() - found.start
+    return found
 
 
 def _has_text(choice: dict[str, Any]) -> bool:
     """A first chat chunk has a role and no text: it is no token."""
-    return "text" in choice or choice.get("delta", {}).get("content") not in (None, "")
+    delta = choice.get("delta", {})
+    return "text" in choice or any(
+        delta.get(name) for name in ("content", "reasoning", "reasoning_content", "tool_calls")
+    )

@@ -6,7 +6,6 @@ import math
 import pytest
 
 from octavo.bench import report
-from octavo.bench.serving import Load, Seen, _summary, block
 from octavo.bench.workloads import CPU, GPU, WORKLOADS, pick
 from octavo.cli.main import main
 from octavo.errors import ConfigError
@@ -44,24 +43,39 @@ def test_records_say_where_they_come_from(tmp_path):
     assert "1,234" in report.table([one], ["workload", "out_tok_s", "nothing"])
 
 
-def test_the_serving_block_has_vllms_lines():
-    seen = Seen(ttft=[0.1, 0.2], itl=[0.01], tpot=[0.01], e2el=[1.0, 2.0], tokens=20)
-    text = block(_summary(Load(url="http://x", model="m", requests=2), seen, 2.0))
-    for line in ("Successful requests:", "Output token throughput (tok/s):", "Median TTFT (ms):", "P99 E2EL (ms):"):
-        assert line in text
-
-
 def test_what_cannot_be_run_is_told_in_a_sentence(capsys, tmp_path):
     for words, said in (
         (["throughput", "--workload", "c1", "--output-json", str(tmp_path / "no" / "x")], "cannot be written"),
         (["throughput", "--repeats", "0"], "--repeats must be at least 1, got 0"),
         (["serve", "--request-rate", "-3"], "--request-rate must be at least 0, got -3"),
         (["serve", "--base-url", "nowhere"], "no server answers at nowhere"),
+        (["serve", "--base-url", "nowhere", "--port", "3"], "leave --host and --port out"),
+        (["serve", "--burstiness", "0"], "--burstiness must be over 0"),
+        (["serve", "--max-concurrency", "0"], "--max-concurrency must be at least 1, got 0"),
+        (["serve", "--random-range-ratio", "1"], "--random-range-ratio must be from 0 to under 1"),
+        (["serve", "--extra-body", "[1]"], "--extra-body must be a JSON object"),
+        (["serve", "--header", "nothing"], "--header takes NAME=VALUE"),
+        (["serve", "--sweep", "1,two"], "take numbers with commas"),
+        (["serve", "--sweep", "0"], "take numbers over 0"),
+        (["serve", "--sweep", "1", "--sweep-rate", "1"], "--sweep or --sweep-rate"),
+        (["serve", "--plot", "x.gif"], "names that end in .svg or .png"),
+        (["serve", "--percentile-metrics", "tpto"], "did you mean 'tpot'"),
+        (["serve", "--metric-percentiles", "0"], "over 0 and at most 100"),
+        (["serve", "--goodput", "ttft"], "--goodput takes METRIC:MILLISECONDS"),
+        (["serve", "--goodput", "itl:3"], "possible are ttft, tpot and e2el"),
         (["startup", "--repeats", "1", "--model", "nowhere"], "the start failed: model 'nowhere' is neither"),
     ):
         assert main(["bench", *words]) == 1
         assert said in (told := capsys.readouterr().err)
         assert "Traceback" not in told
+
+
+def test_a_record_does_not_hold_headers(monkeypatch):
+    words = ["--header", "authorization=Bearer hush", "x=hush", "--chat", "--model", "a=b"]
+    monkeypatch.setattr("sys.argv", ["octavo", "bench", "serve", *words])
+    command = report.record()["command"]
+    assert "hush" not in command
+    assert command.endswith("--header authorization=... x=... --chat --model a=b")
 
 
 def test_a_record_does_not_hold_the_key(monkeypatch):
