@@ -182,6 +182,18 @@ def test_tools_are_called_and_answered(client, server):
         client.responses.retrieve(sent.id)
 
 
+def test_what_is_too_long_is_shortened_if_asked(client):
+    items = [{"role": "user", "content": "hay " * 1500}, {"role": "assistant", "content": "ok"}] * 3
+    items = [{"role": "system", "content": "be kind"}, *items, {"role": "user", "content": "plain"}]
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(client, items)
+    assert caught.value.param == "input"
+    response = ask(client, items, truncation="auto", max_output_tokens=100)
+    assert response.output_text == "It is sunny."
+    assert response.truncation == "auto"
+    assert 3000 < response.usage.input_tokens < 8192
+
+
 def test_choices(client):
     assert types_of(ask(client, "weather", tools=TOOLS, tool_choice="none")) == ["reasoning", "message"]
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "now"}]}

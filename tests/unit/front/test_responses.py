@@ -10,6 +10,7 @@ from octavo.front.server.openai.responses.convert import chat_fields, check
 from octavo.front.server.openai.responses.logprobs import Picker
 from octavo.front.server.openai.responses.schema import ResponsesBody
 from octavo.front.server.openai.responses.store import Entry, Limits, Store, Turn
+from octavo.front.server.openai.responses.truncate import shortened
 from octavo.front.server.openai.schema import TokenLogprob
 from tests.unit.front.test_blocks import fresh
 
@@ -109,7 +110,7 @@ def test_formats_and_extras():
         ({"context_management": [{"type": "compaction"}]}, "context_management"),
         ({"moderation": {"model": "m"}}, "moderation"),
         ({"n": 2}, "n"),
-        ({"truncation": "auto"}, "truncation"),
+        ({"truncation": "middle"}, "truncation"),
         ({"service_tier": "flex"}, "service_tier"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
@@ -257,7 +258,7 @@ def test_bytes_are_bounded():
     for name in "abcdefgh":
         kept(store, name, size=30_000)
         assert store.size <= 100_000
-    assert names(store) == ["f", "g", "h"]
+    assert names(store) == ["g", "h"]
 
 
 def test_events_that_find_no_room_are_dropped():
@@ -324,3 +325,28 @@ def test_log_probabilities_belong_to_the_text_that_shows():
     assert feed(["ny", "<to"], "ny") == ["ny"]
     assert feed(["day"], "<today") == ["<to", "day"]
     assert feed(["�", "�"], "\u00e9") == ["�", "�"]
+
+
+# -- what is too long --
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 5, 9])
+@pytest.mark.parametrize("room", [0, 3, 4, 7, 100])
+def test_the_oldest_turns_go_first(turns, room):
+    given = body(input=[{"role": "system", "content": "s"}, *[{"role": r, "content": f"{r}{t}"} for t in range(turns)
+                                                              for r in ("user", "assistant")]]).input  # fmt: skip
+    placed = [(f"input.{index}", item) for index, item in enumerate(given)]
+    asked = []
+
+    async def fits(some):
+        asked.append(len(some))
+        return len(some) <= room
+
+    kept = asyncio.run(shortened(placed, fits))
+    texts = [item.content for _, item in kept]
+    assert texts[0] == "s"
+    assert texts[1:] == [item.content for item in given[len(given) - len(texts) + 1 :]]
+    assert len(texts) == 1 or texts[1].startswith("user")
+    most = max([1 + 2 * n for n in range(min(turns, 1), turns + 1) if 1 + 2 * n <= room], default=1 + 2 * min(turns, 1))
+    assert len(texts) == most
+    assert len(asked) <= 5

@@ -56,7 +56,7 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
     "mm_processor_kwargs": ({},),
     "enable_response_messages": (False,),
     "previous_input_messages": ([],),
-    "truncation": ("disabled",),
+    "truncation": ("auto", "disabled"),
     "service_tier": ("auto", "default"),
 }
 #: Chat's names of fields -> those of this API, for errors.

@@ -43,11 +43,15 @@ class Run:
 
     async def whole(self) -> Response:
         """The response at its end. Raises what kept it from being made."""
-        async for _ in self.frames():
-            pass
+        await self.drain()
         if self._error is not None:
             raise self._error
         return self.response
+
+    async def drain(self) -> None:
+        """Make it; nobody reads its events here."""
+        async for _ in self.frames():
+            pass
 
     async def frames(self) -> AsyncGenerator[bytes]:
         """The events, in pieces of those that came at the same time. Whoever leaves early cancels the response.
@@ -72,8 +76,7 @@ class Run:
         except Exception as error:
             last = self._keep([*self._begin(), *self._fail(error)])
         finally:
-            self._turn.close()
-            self._settle()
+            self.close()
         yield last
 
     def _begin(self) -> list[bytes]:
@@ -101,11 +104,12 @@ class Run:
         told = ResponseError(code=code, message=describe(error).message)
         return self._events.end("failed", self._usage(), error=told)
 
-    def _settle(self) -> None:
-        """Whatever way it ended, those who look on hear of it."""
+    def close(self) -> None:
+        """The work on it is over, whatever way it ended, and those who look on hear of it. May be called twice."""
+        self._turn.close()
         if not self._events.ended:
             self._keep([*self._begin(), *self._events.end("cancelled", self._usage())])
-        if self._entry is not None:
+        if self._entry is not None and not self._entry.ended.is_set():
             output = _ITEMS.validate_python([item.model_dump() for item in self.response.output])
             self._store.end(self._entry, output)
 

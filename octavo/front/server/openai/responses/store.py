@@ -9,8 +9,8 @@ from octavo.errors import BadRequest, NotFound, Overloaded
 from octavo.front.server.openai.responses.answers import Response
 from octavo.front.server.openai.responses.convert import AnyItem
 
-#: What an object costs beside its text, about.
-_OVERHEAD = 512
+#: What an item or a response costs beside its text, about.
+_OVERHEAD = 1024
 _FRAME_OVERHEAD = 64
 #: Frames that a replay sends at once.
 _AT_ONCE = 256
@@ -26,7 +26,7 @@ class Limits:
 
 
 class Turn:
-    """The items that one request or its answer added to a conversation, after those of ``before``; ``size`` in bytes.
+    """The items that one request or its answer added to a conversation, after those of ``before``. ``size`` in bytes.
 
     Responses that go on with the same one share it. ``uses``: how many kept responses and turns after it need it.
     """
@@ -34,7 +34,7 @@ class Turn:
     def __init__(self, before: "Turn | None", items: Sequence[AnyItem], size: int):
         self.before = before
         self.items = list(items)
-        self.size = size
+        self.size = size + _OVERHEAD * len(items)
         self.uses = 0
 
     def conversation(self) -> list[AnyItem]:
