@@ -13,7 +13,7 @@ from typing import Any
 from octavo.common.log import logger
 from octavo.config.engine import EngineConfig
 from octavo.errors import BadRequest, EngineDead, RequestError, RequestFailed
-from octavo.front.chat.sandbox import TooLong
+from octavo.front.chat.sandbox import MAX_STRING, TooLong
 from octavo.front.chat.template import ChatTemplate
 from octavo.front.client.thread import LoopPort, ThreadClient
 from octavo.front.fanout import Desk, Finished, Group, Observer
@@ -309,29 +309,41 @@ class AsyncEngine:
             )
         return self.intake.prompt(prompt, truncate=truncate, side=side, add_special_tokens=add_special_tokens)
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
+    def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, truncate: int | None = None, side: Side = "left", **options: Any
+    ) -> list[int]:
         """Prompt ids of a conversation, as the model's chat template writes it; not yet checked for length.
 
         ``options`` are those of ``ChatTemplate.render``, and ``add_special_tokens`` (False: the template writes them).
+        ``truncate`` and ``side`` are those that ``submit`` will be given: what it would cut off is not tokenised first.
         Thread-safe: a server may run it off the loop. Raises ``BadRequest``, also for what the template itself refuses.
         """
-        text, add_special_tokens = self.render_chat_text(messages, **options)
+        most = self.intake.max_chars if truncate is None else MAX_STRING
+        text, add_special_tokens = self.render_chat_text(messages, max_chars=most, **options)
         assert self.tokenizer is not None
-        return self.tokenizer.encode(text, add_special_tokens)
+        return self.tokenizer.encode(self.intake.cut(text, truncate, side, "messages"), add_special_tokens)
 
     def render_chat_text(
-        self, messages: Sequence[Mapping[str, Any]], *, add_special_tokens: bool = False, **options: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_special_tokens: bool = False,
+        max_chars: int | None = None,
+        **options: Any,
     ) -> tuple[str, bool]:
-        """The conversation as text, and whether special tokens are still to be added: never a second beginning."""
+        """The conversation as text, and whether special tokens are still to be added: never a second beginning.
+
+        ``max_chars`` None: as many as the model's length can hold.
+        """
+        most = self.intake.max_chars if max_chars is None else max_chars
         if self.chat is None or self.tokenizer is None:
             raise BadRequest("chat needs a tokenizer, and this engine runs without one", "messages")
         try:
-            text = self.chat.render(messages, max_chars=self.intake.max_chars, **options)
+            text = self.chat.render(messages, max_chars=most, **options)
         except TooLong:
             raise BadRequest(
                 f"This model's maximum context length is {self.ready.max_model_len} tokens. However, your messages "
-                f"make more than {self.intake.max_chars} characters, which so many tokens cannot hold. "
-                "Please shorten them.",
+                f"make more than {most} characters, which is more than is read here. Please shorten them.",
                 "messages",
             ) from None
         bos = self.tokenizer.specials.names.get("bos_token")

@@ -156,6 +156,12 @@ class Intake:
             )
         return limit - 1 if truncate == -1 else truncate
 
+    def cut(self, text: str, truncate: int | None, side: Side = "left", param: str = "prompt") -> str:
+        """Without what ``truncate`` would cut off in any case; the whole text where nothing is to be cut. Raises
+        ``BadRequest``."""
+        keep = self._keep(truncate)
+        return text if keep is None else self._bounded(text, keep, param, side)
+
     def _bounded(self, text: str, keep: int | None, param: str, side: Side = "left") -> str:
         """The part of ``text`` that is worth tokenising. Raises ``BadRequest`` where it cannot fit, or is no text."""
         if keep is not None:

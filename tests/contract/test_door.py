@@ -305,9 +305,15 @@ def test_a_very_long_prompt_that_is_cut_costs_little(door, side):
     status, answer = door.post(TEXT, body, **HELD)
     assert status == 200
     assert answer["usage"]["prompt_tokens"] == 10
-    status, answer = door.post(TEXT, {"prompt": text}, **HELD)
-    assert status == 400
-    assert "characters" in answer["error"]["message"]
+    talk = {"messages": [{"role": "user", "content": text}], "max_tokens": 1}
+    cut = {"truncate_prompt_tokens": 10, "truncation_side": side}
+    status, answer = door.post(CHAT, talk | cut, **HELD)
+    assert status == 200
+    assert answer["usage"]["prompt_tokens"] == 10
+    for path, whole in ((TEXT, {"prompt": text}), (CHAT, talk)):
+        status, answer = door.post(path, whole, **HELD)
+        assert status == 400
+        assert "characters" in answer["error"]["message"]
 
 
 def test_the_side_that_is_cut(door):

@@ -106,7 +106,15 @@ async def render(service: Service, body: ChatFields, request: Request) -> list[i
         continue_final_message=continues,
         chat_template=body.chat_template,
         chat_template_kwargs=more,
+        **_cut(body),
     )
+
+
+def _cut(body: ChatFields) -> dict[str, Any]:
+    """How the prompt is cut, where it is to be answered."""
+    if not isinstance(body, ChatBody):
+        return {}
+    return {"truncate": body.truncate_prompt_tokens, "side": body.truncation_side or "left"}
 
 
 def template_kwargs(service: Service, body: ChatFields) -> dict[str, Any]:
