@@ -5,6 +5,7 @@ import json
 import pytest
 
 from octavo import LLM, SamplingParams
+from octavo.errors import ConfigError
 from octavo.front.metrics.periodic import Periodic
 from octavo.front.metrics.prometheus import Prometheus
 from octavo.params import StructuredOutputsParams
@@ -78,3 +79,15 @@ def test_drafts_are_counted_by_the_names_of_vllm():
     assert "drafts" not in line.line(1.0)
     line._drafts, line._accepted = 18, 6
     assert line.line(1.0).endswith("drafts accepted 33% of 18")
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"speculative_config": {"method": "nram", "num_speculative_tokens": 2}}, "did you mean 'ngram'"),
+        ({"speculative_config": NGRAM, "async_scheduling": True}, "needs --no-async-scheduling"),
+    ],
+)
+def test_what_cannot_be_is_said_at_the_start(folder, asked, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        LLM(str(folder), **asked)

@@ -618,7 +618,19 @@ def test_plans_hold_wire_types():
     core.add([ask(0), ask(1, list(range(20)))])
     finish(core)
     for plan in plans:
-        for name in ("rows", "epochs", "computed", "takes", "known", "drafts", "chunk", "freed", "killed", "masked"):
+        for name in (
+            "rows",
+            "epochs",
+            "computed",
+            "takes",
+            "known",
+            "drafts",
+            "draft_tokens",
+            "chunk",
+            "freed",
+            "killed",
+            "masked",
+        ):
             column = getattr(plan, name)
             assert column.dtype == np.int32
             assert column.ndim == 1
