@@ -41,7 +41,7 @@ THOUGHT = "<think>\nHm, rain?\n</think>\n\n"
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo \\"é🙂\\" {x}", "days": 3}}\n</tool_call>'
 CALL_NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 CITY = {"city": 'Oslo "é🙂" {x}', "days": 3}
-LIST = '[{"name":"get_weather","parameters":{"city":"Rome"}},{"name":"now","parameters":{}}]'
+LIST = '[{"name": "get_weather", "parameters": {"city": "Rome"}}, {"name": "now", "parameters": {}}]'
 SCRIPT = {
     "plain": ["Sunny and 日本 warm."],
     "thinks": [THOUGHT + "Sunny."],
@@ -49,8 +49,6 @@ SCRIPT = {
     "speaks": [THOUGHT + "Let me look.\n\n" + CALL],
     "both": [THOUGHT + CALL + "\n" + CALL_NOW],
     "only thought": ["<think>\nHm"],
-    "list": [THOUGHT + LIST],
-    "one": [THOUGHT + '[{"name":"now","parameters":{}}]'],
     "calls now": [THOUGHT + CALL_NOW],
     "wrong": [THOUGHT + CALL.replace("days", "wind")],
     "choices": [THOUGHT + "One " + CALL, THOUGHT + CALL_NOW, THOUGHT + "Three"],
@@ -389,7 +387,7 @@ def test_calls_or_a_structured_answer(client):
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory):
     with Scripted(model(tmp_path_factory.mktemp("bare"))) as found:
-        found.say_all({"list": [LIST], "one": ['[{"name":"now","parameters":{}}]'], "plain": SCRIPT["plain"]})
+        found.say_all({"list": [LIST], "one": ['[{"name": "now", "parameters": {}}]'], "plain": SCRIPT["plain"]})
         yield found
 
 
@@ -420,7 +418,23 @@ def test_a_cut_call_is_not_finished(bare_client):
     assert streamed(bare_client, "list", tools=TOOLS, tool_choice="required", max_tokens=45)[0] == told
     ((_, content, calls, finish),) = told
     assert (content, finish, len(calls)) == (None, "length", 1)
-    assert '{"city":"Rome"}'.startswith(calls[0][1])
+    assert '{"city": "Rome"}'.startswith(calls[0][1])
+
+
+def test_schemas_that_no_grammar_can_hold(bare):
+    """Of a strict tool they are refused; else its calls hold to what can be held."""
+    bare.say("unique", '[{"name": "f", "parameters": {"a": [1, 1]}}]')
+    schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}, "required": ["a"]}
+    for strict in (False, True):
+        tool = {"type": "function", "function": {"name": "f", "parameters": schema, "strict": strict}}
+        body = {"messages": [{"role": "user", "content": "unique"}], "tools": [tool], "tool_choice": "required"}
+        status, answer = bare.post("/v1/chat/completions", body)
+        if strict:
+            assert (status, answer["error"]["param"]) == (400, "tools")
+            assert "uniqueItems" in answer["error"]["message"]
+        else:
+            (call,) = answer["choices"][0]["message"]["tool_calls"]
+            assert json.loads(call["function"]["arguments"]) == {"a": [1, 1]}
 
 
 def test_definitions_of_tools_stay_their_own(bare, bare_client):
@@ -433,6 +447,6 @@ def test_definitions_of_tools_stay_their_own(bare, bare_client):
 
     tools = [tool("f", "string"), tool("g", "integer")]
     for name, value in (("f", "x"), ("g", 5)):
-        text = json.dumps([{"name": name, "parameters": {"a": value}}], separators=(",", ":"))
+        text = json.dumps([{"name": name, "parameters": {"a": value}}])
         bare.say(f"defs {name}", text)
         assert both(bare_client, f"defs {name}", tools=tools, tool_choice="required")[2] == [(name, {"a": value})]

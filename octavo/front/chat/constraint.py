@@ -9,6 +9,9 @@ from octavo.front.chat.tools import Choice, calls_schema
 from octavo.front.parsers.base import Format, Tool
 from octavo.params import StructuredOutputsParams
 
+#: JSON as most models write it.
+_LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
 
 class Constraint(NamedTuple):
     """``params``: of the grammar; None where an answer may be any text. ``guided``: calls are a JSON list
@@ -36,8 +39,9 @@ def constraint(
         if lark is not None:
             return Constraint(StructuredOutputsParams(lark=lark, param="tools"))
         chosen = [tool for tool in tools if choice.name in (None, tool.name)]
-        schema = calls_schema(chosen, parallel and choice.name is None)
-        return Constraint(StructuredOutputsParams(json=schema, disable_any_whitespace=True, param="tools"), guided=True)
+        schema = calls_schema(chosen, parallel and choice.name is None) | {"x-guidance": _LAYOUT}
+        lark = f"start: SPACE calls\ncalls: %json {json.dumps(schema)}\nSPACE: /[ \\n]{{0,2}}/\n"
+        return Constraint(StructuredOutputsParams(lark=lark, param="tools"), guided=True)
     if choice.mode == "none" or form is None or not form.has_calls:
         return Constraint(asked)
     if asked is not None:

@@ -19,6 +19,7 @@ MAX_DESCRIPTION = 1 << 17
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 #: Of a function that takes nothing.
 _NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
+_TYPES = ("string", "integer", "number", "boolean", "object", "array", "null")
 #: Parts of a schema that are data: a "$ref" in them refers to nothing.
 _DATA = ("const", "enum", "default", "examples", "example")
 
@@ -179,6 +180,28 @@ def calls_schema(tools: Sequence[Tool], parallel: bool) -> dict[str, Any]:
         for number, tool in enumerate(tools)
     }
     return schema
+
+
+def loosened(tool: Tool) -> Tool:
+    """``tool`` with as much of its schema as any grammar can hold: names of parameters and their plain types. A strict
+    tool stays as it is."""
+    if tool.strict:
+        return tool
+    given = tool.parameters.get("properties")
+    properties = given if isinstance(given, Mapping) else {}
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {name: _plain(value) for name, value in properties.items()},
+    }
+    required = tool.parameters.get("required")
+    if isinstance(required, list):
+        schema["required"] = [name for name in required if isinstance(name, str)]
+    return tool._replace(parameters=schema)
+
+
+def _plain(schema: Any) -> dict[str, Any]:
+    kind = schema.get("type") if isinstance(schema, Mapping) else None
+    return {"type": kind} if kind in _TYPES else {}
 
 
 def _moved(schema: Any, root: str) -> Any:

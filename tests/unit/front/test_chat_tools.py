@@ -87,7 +87,7 @@ def test_constraints():
     assert constraint(None, tools, Choice("auto"), True, asked).params is asked
     forced = constraint(None, tools, Choice("required"), True, asked)
     assert forced.guided
-    assert forced.params.kind == "json_schema"
+    assert forced.params.kind == "lark"
 
 
 values = st.recursive(

@@ -12,8 +12,8 @@ from starlette.requests import Request
 from octavo.errors import BadRequest, Unsupported
 from octavo.front.chat.constraint import constraint
 from octavo.front.chat.guided import GuidedCalls
-from octavo.front.chat.tools import for_template, read_choice, read_tools
-from octavo.front.parsers.base import Format, ParserStream
+from octavo.front.chat.tools import for_template, loosened, read_choice, read_tools
+from octavo.front.parsers.base import Format, ParserStream, Tool
 from octavo.front.parsers.events import Event, Kind
 from octavo.front.server.openai.job import Tally, check
 from octavo.front.server.openai.schema import ChatBody, ChatFields, Usage
@@ -211,12 +211,21 @@ class ChatTurn:
         params = self.params()
         params.output_kind = RequestOutputKind.DELTA
         ids = await self.prompt()
-        params = self._constrained(params, ids)
+        try:
+            await self._submit(params, ids, self.tools)
+        except BadRequest as error:
+            if error.param != "tools" or all(tool.strict for tool in self.tools):
+                raise
+            # A schema that no grammar can hold; those that are not strict need not hold to the letter.
+            await self._submit(params, ids, [loosened(tool) for tool in self.tools])
+
+    async def _submit(self, params: SamplingParams, ids: list[int], tools: Sequence[Tool]) -> None:
+        params = self._constrained(params, ids, tools)
         self._work = await self.service.submit(self.body, self.id, [ids], params, self.capped)
 
-    def _constrained(self, params: SamplingParams, ids: Sequence[int]) -> SamplingParams:
+    def _constrained(self, params: SamplingParams, ids: Sequence[int], tools: Sequence[Tool]) -> SamplingParams:
         """``params`` with the grammar that the answer to ``ids`` must keep to, behind its reasoning."""
-        found = constraint(self.format, self.tools, self.choice, self.parallel, params.structured_outputs)
+        found = constraint(self.format, tools, self.choice, self.parallel, params.structured_outputs)
         asked, self._guided = found.params, found.guided
         form = self.format
         if form is not None and form.reasoning_end and (asked is not None or self._budget is not None):
