@@ -1,7 +1,7 @@
 """Readers of arguments: one for each way in which formats write them, but for tags. Constant work a character."""
 
 import re
-from typing import Protocol
+from typing import Any, Protocol
 
 from octavo.front.parsers.calls import Calls
 from octavo.front.parsers.coerce import Schema, loads
@@ -190,14 +190,14 @@ class CallReader:
             return
         self._expect = "next"
         if self._key in self._style.name and not self._calls.is_open:
-            name = loads("".join(parts))
+            name = _loaded("".join(parts))
             if not isinstance(name, str) or not name:
                 self.broken = True
             else:
                 self._open(name)
         elif self._key in self._style.id:
-            value = loads("".join(parts))
-            self._id = value if isinstance(value, str) else str(value)
+            value = _loaded("".join(parts))
+            self._id = value if isinstance(value, str) else "".join(parts)[:_NAME]
         elif self._is_arguments() and parts:
             self._found_arguments("".join(parts))
 
@@ -246,6 +246,14 @@ class CallReader:
         self._calls.close()
         self._arguments, self._id = None, ""
         self.done = not self._list
+
+
+def _loaded(text: str) -> Any:
+    """A value that was read to its end; None for one that Python cannot hold, such as 1e999."""
+    try:
+        return loads(text)
+    except ValueError:
+        return None
 
 
 class PythonReader:

@@ -18,6 +18,8 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,4000}")
 _NUMBER = re.compile(r"[+-]?([0-9]{1,400}\.?[0-9]{0,400}|\.[0-9]{1,400})([eE][+-]?[0-9]{1,4})?")
 #: Levels of $ref, anyOf and of values that are followed.
 _DEPTH = 16
+#: Levels of brackets of a value that is read whole.
+_LEVELS = 100
 _NAMES = ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (list, "array"), (dict, "object"))
 _ALL = frozenset({"null", "integer", "number", "boolean", "object", "array", "string"})
 _MISS = object()
@@ -41,9 +43,25 @@ def escaped(text: str) -> str:
 def loads(text: str) -> Any:
     """The finite JSON value that ``text`` is. Raises ``ValueError``, for one nested too deep as well."""
     try:
-        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except RecursionError:
         raise ValueError("nested too deep") from None
+    if text.count("[") + text.count("{") > _LEVELS:
+        _check_depth(value)
+    return value
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(_LEVELS):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer if isinstance(outer, list) else ())
+        ]
+        if not level:
+            return
+    raise ValueError("nested too deep")
 
 
 def _finite(text: str) -> float:

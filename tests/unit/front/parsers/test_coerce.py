@@ -79,7 +79,17 @@ schemas = st.recursive(
 )
 
 
-@given(schemas, st.text(max_size=20) | st.sampled_from(["[" * 5000, "1" * 5000, "1e400", "-", '{"a": NaN}']))
+@given(
+    schemas,
+    st.text(max_size=20) | st.sampled_from(["[" * 5000, "[" * 900 + "]" * 900, "1" * 5000, "1e400", "-", '{"a": NaN}']),
+)
 def test_any_schema_and_text_give_a_value_that_json_can_write(schema, text):
     value = coerce(text, schema, schema if isinstance(schema, dict) else {})
     assert loads(dumps(value)) == value
+
+
+def test_values_nested_too_deep_are_text():
+    deep = "[" * 900 + "]" * 900
+    assert coerce(deep, {"type": "array"}, {}) == deep
+    flat = "[" + "[]," * 900 + "[]]"
+    assert coerce(flat, {"type": "array"}, {}) == [[]] * 901

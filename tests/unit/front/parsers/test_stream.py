@@ -98,6 +98,7 @@ def test_markup_that_is_no_call_is_content_as_it_was_written():
         "<tool_call>\nnone\n</tool_call>",
         "<tool_call></tool_call>",
         '<tool_call>{"name": 3}</tool_call>',
+        '<tool_call>{"id": 1e999, "name": 1e999}</tool_call>',
         '<tool_call>{"name": "f", "arg',
         "<tool_call>[]</tool_call>",
     ):
