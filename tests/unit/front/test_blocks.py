@@ -322,3 +322,13 @@ def test_blocks_close_before_others_open():
     assert [step.move for step in steps] == [
         Move.OPEN, Move.GROW, Move.CLOSE, Move.OPEN, Move.GROW, Move.CLOSE, Move.OPEN, Move.GROW, Move.CLOSE,
     ]  # fmt: skip
+
+
+def test_thinking_is_left_out_if_asked():
+    usage = UsageOut(input_tokens=3, output_tokens=0)
+    machine = MessageEvents(MessageOut(id="msg_1", model="m", usage=usage), omit=True)
+    frames = machine.begin(usage) + machine.feed([Event(Kind.REASONING, "secret"), Event(Kind.CONTENT, "y")])
+    frames += machine.end("stop", None, usage)
+    assert b"secret" not in b"".join(frames)
+    assert fold(read(frames)) == json.loads(machine.message.model_dump_json())
+    assert [block.type for block in machine.message.content] == ["thinking", "text"]

@@ -23,7 +23,6 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
     "speed": ("standard",),
     "n": (1,),
     "kv_transfer_params": (),
-    "service_tier": ("auto", "standard_only"),
 }
 _TOOL_HARMLESS: dict[str, tuple[Any, ...]] = {
     "allowed_callers": (["direct"],),
@@ -45,7 +44,7 @@ def chat_fields(body: CountBody) -> dict[str, Any]:
     """The fields of the chat request; for one that only counts, those that make the prompt."""
     given = body.model_extra or {}
     for name, harmless in _HARMLESS.items():
-        _refuse(getattr(body, name, given.get(name)), name, harmless)
+        _refuse(given.get(name), name, harmless)
     messages = _messages(body.system, body.messages)
     found: dict[str, Any] = {"model": body.model, "messages": messages, **_tools(body), **_thinking(body)}
     if messages[-1]["role"] == "assistant":
@@ -85,7 +84,6 @@ def _thinking(body: CountBody) -> dict[str, Any]:
     effort = body.output_config.effort if body.output_config else None
     if thinking is None:
         return {"reasoning_effort": effort}
-    _refuse(thinking.display, "thinking.display", ("summarized",))
     if thinking.type == "disabled":
         return {"reasoning_effort": "none"}
     if thinking.type == "enabled" and thinking.budget_tokens is None:

@@ -31,10 +31,14 @@ def frame(kind: str, **fields: Any) -> bytes:
 
 
 class MessageEvents:
-    """``begin`` once, ``feed`` as often as there is news, ``end`` once; each returns the frames to send."""
+    """``begin`` once, ``feed`` as often as there is news, ``end`` once; each returns the frames to send.
 
-    def __init__(self, message: MessageOut):
+    ``omit``: thinking is shown as blocks without text.
+    """
+
+    def __init__(self, message: MessageOut, omit: bool = False):
         self.message = message
+        self._omit = omit
         self._blocks = Blocks()
 
     def begin(self, usage: UsageOut) -> list[bytes]:
@@ -66,14 +70,15 @@ class MessageEvents:
     def _told(self, steps: Iterable[Step]) -> list[bytes]:
         frames: list[bytes] = []
         for move, block, text in steps:
+            hidden = self._omit and block.kind is Kind.REASONING
             match move:
                 case Move.OPEN:
                     empty = _block(block, "").model_dump()
                     frames.append(frame("content_block_start", index=block.index, content_block=empty))
-                case Move.GROW:
+                case Move.GROW if not hidden:
                     frames.append(_delta(block, text))
                 case Move.CLOSE:
-                    found = _block(block, block.text)
+                    found = _block(block, "" if hidden else block.text)
                     if isinstance(found, ThinkingBlock):
                         found.signature = _signature(found.thinking)
                         told = {"type": "signature_delta", "signature": found.signature}

@@ -50,7 +50,7 @@ def routes(service: Service) -> APIRouter:
         with named(NAMES):
             turn = Turn(service, chat_body(chat_fields(body)), request)
             await unless_gone(request.receive, turn.start())
-        run = Run(turn)
+        run = Run(turn, omit=body.thinking is not None and body.thinking.display == "omitted")
         if body.stream:
             return EventStream(run.told(), turn.close, end=b"")
         message = await unless_gone(request.receive, run.whole())
@@ -74,12 +74,12 @@ class Turn(ChatTurn):
 
 
 class Run:
-    """A started turn becomes a message."""
+    """A started turn becomes a message. ``omit``: of thinking there is no text."""
 
-    def __init__(self, turn: ChatTurn):
+    def __init__(self, turn: ChatTurn, omit: bool):
         self._turn = turn
         empty = UsageOut(input_tokens=0, output_tokens=0)
-        self._events = MessageEvents(MessageOut(id=f"msg_{uuid.uuid4().hex}", model=turn.model, usage=empty))
+        self._events = MessageEvents(MessageOut(id=f"msg_{uuid.uuid4().hex}", model=turn.model, usage=empty), omit)
         self._begun = False
 
     async def whole(self) -> MessageOut:

@@ -52,7 +52,7 @@ class ToolChoice(Body):
 class Thinking(Body):
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = Field(None, ge=1)
-    display: str | None = None
+    display: Literal["summarized", "omitted"] | None = Field(None, description="omitted: blocks without their text")
 
 
 class OutputFormat(Body):
@@ -91,7 +91,7 @@ class MessagesBody(CountBody):
     top_p: float | None = None
     top_k: int | None = None
     metadata: Metadata | None = None
-    service_tier: str | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
 
 
 class TextBlock(Answer):

@@ -11,6 +11,7 @@ from octavo.front.server.openai.responses.schema import (
     CallItem,
     CallOutputItem,
     FunctionTool,
+    Include,
     MessageItem,
     Part,
     ReasoningItem,
@@ -21,18 +22,7 @@ from octavo.front.server.openai.responses.schema import (
 AnyItem = MessageItem | ReasoningItem | CallItem | CallOutputItem
 #: (the field that it came in, the item)
 Placed = tuple[str, AnyItem]
-LOGPROBS = "message.output_text.logprobs"
-#: What ``include`` may name. All but the first add to items that never occur here, or to what is whole already.
-_INCLUDES = (
-    LOGPROBS,
-    "reasoning.encrypted_content",
-    "message.input_image.image_url",
-    "file_search_call.results",
-    "web_search_call.results",
-    "web_search_call.action.sources",
-    "computer_call_output.output.image_url",
-    "code_interpreter_call.outputs",
-)
+LOGPROBS: Include = "message.output_text.logprobs"
 _TEXT_PARTS = {
     "input_text": "text",
     "output_text": "text",
@@ -56,8 +46,6 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
     "mm_processor_kwargs": ({},),
     "enable_response_messages": (False,),
     "previous_input_messages": ([],),
-    "truncation": ("auto", "disabled"),
-    "service_tier": ("auto", "default"),
 }
 #: Chat's names of fields -> those of this API, for errors.
 NAMES = {
@@ -72,24 +60,11 @@ NAMES = {
 
 def check(body: ResponsesBody) -> None:
     """Refuses what this server does not do."""
-    given = (body.model_extra or {}) | {name: getattr(body, name) for name in ("truncation", "service_tier")}
+    given = body.model_extra or {}
     for name, harmless in _HARMLESS.items():
         refuse(given.get(name), name, harmless)
-    reasoning, text = body.reasoning, body.text
-    if reasoning is not None:
-        refuse(reasoning.summary, "reasoning.summary", ("auto",))
-        refuse(reasoning.generate_summary, "reasoning.generate_summary", ("auto",))
-        refuse(reasoning.mode, "reasoning.mode", ("standard",))
-        refuse(reasoning.context, "reasoning.context", ("auto",))
-    if text is not None:
-        refuse(text.verbosity, "text.verbosity", ("medium",))
-    if body.stream_options is not None:
-        if not body.stream:
-            raise BadRequest("stream_options needs stream", "stream_options")
-        refuse(body.stream_options.include_obfuscation, "stream_options.include_obfuscation", (False,))
-    for index, name in enumerate(body.include or ()):
-        if name not in _INCLUDES:
-            raise BadRequest(f"include.{index} is {name[:60]!r}; possible: {', '.join(_INCLUDES)}", f"include.{index}")
+    if body.stream_options is not None and not body.stream:
+        raise BadRequest("stream_options needs stream", "stream_options")
     if body.top_logprobs and LOGPROBS not in (body.include or ()):
         raise BadRequest(f"top_logprobs needs {LOGPROBS!r} in include", "top_logprobs")
     if body.background and body.store is False:

@@ -94,10 +94,10 @@ Items = Annotated[list[InputItem], FIRST_ERROR, Field(max_length=MAX_ITEMS)]
 
 class Reasoning(Body):
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
-    summary: str | None = Field(None, description="null or auto: reasoning is given whole")
-    generate_summary: str | None = None
-    mode: str | None = None
-    context: str | None = None
+    summary: Literal["auto"] | None = Field(None, description="there are none: reasoning is given whole")
+    generate_summary: Literal["auto"] | None = None
+    mode: Literal["standard"] | None = None
+    context: Literal["auto"] | None = None
 
 
 class TextFormat(Body):
@@ -110,7 +110,7 @@ class TextFormat(Body):
 
 class Text(Body):
     format: TextFormat | None = None
-    verbosity: str | None = None
+    verbosity: Literal["medium"] | None = None
 
 
 class FunctionTool(Body):
@@ -124,7 +124,20 @@ class FunctionTool(Body):
 
 
 class StreamOptions(Body):
-    include_obfuscation: bool | None = None
+    include_obfuscation: Literal[False] | None = None
+
+
+#: All but log-probabilities add to items that never occur here, or to what is whole already.
+Include = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "message.input_image.image_url",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+]
 
 
 class ResponsesBody(Extras):
@@ -138,7 +151,7 @@ class ResponsesBody(Extras):
     store: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    include: Annotated[list[str], FIRST_ERROR, Field(max_length=64)] | None = None
+    include: Annotated[list[Include], FIRST_ERROR, Field(max_length=64)] | None = None
     max_output_tokens: int | None = Field(None, ge=1)
     max_tool_calls: int | None = Field(None, ge=1, description="counts built-in tools, of which there are none")
     metadata: Annotated[dict[_Key, _Value], Field(max_length=16)] | None = None
@@ -152,8 +165,8 @@ class ResponsesBody(Extras):
     text: Text | None = None
     tools: Annotated[list[FunctionTool], FIRST_ERROR, Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    truncation: str | None = None
-    service_tier: str | None = None
+    truncation: Literal["auto", "disabled"] | None = Field(None, description="auto: leave out the oldest turns")
+    service_tier: Literal["auto", "default"] | None = None
     user: Id | None = None
     safety_identifier: Id | None = None
     prompt_cache_key: Id | None = None
