@@ -1,5 +1,6 @@
 """The web page at /, in a headless Chromium against a live server with a key; skipped where there is no Chromium."""
 
+import http.client
 import json
 import re
 import shutil
@@ -428,7 +429,7 @@ def test_the_board(visit, server):
     }  # fmt: skip
     assert int(figures["Answered"]) >= 1
     assert page.locator("#lines svg[role=img]").count() == 3
-    page.wait_for_selector("#lines polyline.s0")  # the second look
+    page.wait_for_selector("#lines polyline.s0", state="attached")  # the second look
     ask_more = {"prompt": "endless", "max_tokens": 1500, "ignore_eos": True, "stream": True}
     start = """([body, key]) => { fetch("/v1/completions", {method: "POST", body: JSON.stringify(body),
       headers: {authorization: "Bearer " + key, "content-type": "application/json"}}); }"""
@@ -483,8 +484,6 @@ def test_files_are_open_closed_to_others_and_cached(server):
         assert not outside, (path, outside)
     assert server.get("/web/../../app.py")[0] == 401
     assert server.get("/web/nothing.js")[0] == 401
-    import http.client
-
     line = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=30)
     line.request("GET", "/")
     answer = line.getresponse()
@@ -500,3 +499,10 @@ def test_files_are_open_closed_to_others_and_cached(server):
     head = line.getresponse()
     assert (head.status, head.read(), head.headers["content-type"]) == (200, b"", "text/javascript; charset=utf-8")
     line.close()
+
+
+def test_the_page_can_be_left_out(tmp_path):
+    with Scripted(model(tmp_path), ["--api-key", KEY, "--disable-web-ui"]) as bare:
+        for path in ("/", "/web/main.js"):
+            assert bare.get(path)[0] == 401
+            assert bare.get(path, Authorization=f"Bearer {KEY}")[0] == 404
