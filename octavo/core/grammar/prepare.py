@@ -73,20 +73,24 @@ def quoted(text: str) -> str:
     return json.dumps(text).replace("\x7f", "\\u007f")
 
 
+def is_gbnf(text: str) -> bool:
+    """Whether a rule is written with ``::=``; Lark otherwise."""
+    return _RULE.search(text) is not None
+
+
 def grammar(ref: GrammarRef) -> str:
-    """Lark, or GBNF where a rule is written with ``::=``."""
     text = ref.text
-    if _RULE.search(text):
+    if is_gbnf(text):
         nests(text, "the grammar")
         try:
             text = any_to_lark(text)
         except Exception as error:
             raise BadRequest(f"the grammar is no GBNF: {sentence(str(error))}", PARAM) from None
-    return own_lark(text, ref)
+    return own_lark(text, lambda value: schema_lark(value, ref))
 
 
-def own_lark(text: str, ref: GrammarRef) -> str:
-    """Lark with the schemas in it rewritten."""
+def own_lark(text: str, write: Callable[[schema.Schema], str]) -> str:
+    """Lark with each schema in it as ``write`` writes it. Raises ``BadRequest``."""
     nests(text, "the grammar")
     text = _OPTIONS.sub(_no_options, text)
     if "%llguidance" in text:
@@ -98,7 +102,7 @@ def own_lark(text: str, ref: GrammarRef) -> str:
             value, end = decoder.raw_decode(text, found.end())
         except (ValueError, RecursionError):
             raise BadRequest("the grammar has a %json that is no JSON", PARAM) from None
-        pieces += [text[at : found.start()], schema_lark(value, ref)]
+        pieces += [text[at : found.start()], write(value)]
         at = end
     return "".join([*pieces, text[at:]])
 
@@ -132,7 +136,7 @@ KINDS: dict[str, Callable[[GrammarRef], str]] = {
     "regex": regex,
     "choice": choice,
     "grammar": grammar,
-    "lark": lambda ref: own_lark(ref.text, ref),
+    "lark": lambda ref: own_lark(ref.text, lambda value: schema_lark(value, ref)),
     "structural_tag": structural_tag,
 }
 

@@ -118,7 +118,8 @@ FORMATS = (*OWN_FORMATS, "duration", "email", "hostname", "ipv4", "ipv6", "uri",
 #: Letters of escapes in strings. Not u: an escaped property name would pass as another one.
 ESCAPES = 'nrbtf\\"'
 #: Between the tokens of JSON: bounded, since a weak model can go on with spaces for ever.
-WHITESPACE = r"[ \t\r\n]{1,100}"
+MAX_WHITESPACE = 100
+WHITESPACE = f"[ \\t\\r\\n]{{1,{MAX_WHITESPACE}}}"
 #: Characters that only an escape with u could write.
 _UNSAYABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f]")
 #: A pattern's parts: an escape, the begin of a set, or a character.

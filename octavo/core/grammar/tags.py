@@ -14,23 +14,27 @@ MAX_PARTS = 1024
 MAX_TEXT = 4096
 
 
-def write(
-    ref: GrammarRef, schema: Callable[[Any], str], regex: Callable[[str], str], quoted: Callable[[str], str]
-) -> str:
-    """``schema``, ``regex`` and ``quoted`` write a term of a Lark rule. Raises ``BadRequest``."""
+def parse(text: str) -> Any:
+    """The ``format`` node of a structural tag of either form. Raises ``BadRequest``."""
     try:
-        value = json.loads(ref.text)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"structural_tag is no JSON: {str(error)[:100]}", PARAM) from None
     if not isinstance(value, dict):
         raise BadRequest("structural_tag must be an object", PARAM)
-    writer = _Writer(schema, regex, quoted)
     if "format" in value:
-        term = writer.node(value["format"], 0)
-    elif "structures" in value:
-        term = writer.node(_from_structures(value), 0)
-    else:
-        raise BadRequest("structural_tag needs 'format', or 'structures' and 'triggers'", PARAM)
+        return value["format"]
+    if "structures" in value:
+        return _from_structures(value)
+    raise BadRequest("structural_tag needs 'format', or 'structures' and 'triggers'", PARAM)
+
+
+def write(
+    ref: GrammarRef, schema: Callable[[Any], str], regex: Callable[[str], str], quoted: Callable[[str], str]
+) -> str:
+    """``schema``, ``regex`` and ``quoted`` write a term of a Lark rule. Raises ``BadRequest``."""
+    writer = _Writer(schema, regex, quoted)
+    term = writer.node(parse(ref.text), 0)
     return "\n".join([f"start: {term}", *writer.rules])
 
 
