@@ -399,7 +399,11 @@ def _text(value: Any) -> str:
 
 
 def _texts(value: Any) -> list[str]:
-    return [_text(value)] if isinstance(value, (str, Path)) else [_text(item) for item in value]
+    if isinstance(value, (str, Path)):
+        return [_text(value)]
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(value)
+    return [_text(item) for item in value]
 
 
 _CONVERT = {

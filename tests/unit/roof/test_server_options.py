@@ -1,0 +1,77 @@
+"""What is asked of the server: wrong values are one sentence at the start, and secrets are in no text."""
+
+import pytest
+
+from octavo.cli.main import main
+from octavo.config.args import ServeArgs
+from octavo.errors import ConfigError
+from octavo.launch.online import server_options
+from octavo.testing.served import fake_model
+
+
+@pytest.fixture(autouse=True)
+def no_keys(monkeypatch):
+    for name in ("OCTAVO_API_KEY", "VLLM_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def options(**asked):
+    return server_options(ServeArgs.of(asked))
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"write_timeout": 0}, "--write-timeout must be at least 0.1, got 0"),
+        ({"max_prompts": 0}, "--max-prompts must be at least 1, got 0"),
+        ({"max_prompts": 5000}, "--max-prompts must be at most 1024, got 5000"),
+        ({"max_body_size": -1}, "--max-body-size must be at least 0"),
+        ({"isolate_keys": True}, "--isolate-keys needs keys"),
+        ({"enable_ssl_refresh": True}, "--enable-ssl-refresh needs --ssl-certfile"),
+        ({"ssl_cert_reqs": 2}, "--ssl-cert-reqs needs --ssl-certfile"),
+        ({"api_key": ["good", ""]}, "--api-key: a key must not be empty"),
+    ],
+)
+def test_what_cannot_be(asked, words):
+    with pytest.raises(ConfigError) as refused:
+        options(**asked)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_keys_of_the_environment(monkeypatch):
+    assert options().api_keys == ()
+    monkeypatch.setenv("VLLM_API_KEY", "theirs")
+    assert options().api_keys == ("theirs",)
+    monkeypatch.setenv("OCTAVO_API_KEY", "ours")
+    assert options().api_keys == ("ours",)
+    assert options(api_key=["flag"]).api_keys == ("flag",)
+
+
+def test_no_text_of_ours_shows_a_secret(tmp_path, capsys):
+    assert "s3cret" not in repr(options(api_key=["s3cret"]))
+    with pytest.raises(ConfigError) as refused:
+        options(api_key={"a": "s3cret"})
+    assert "s3cret" not in str(refused.value)
+    model = str(fake_model(tmp_path / "model"))
+    assert main(["serve", model, "--api-key", "s3cret", "--ssl-keyfile-password", "s3cret", "--show-config"]) == 0
+    for words in (["--api-key", "s3cret", "--no-such-flag"], ["--api-keys=s3cret"]):
+        with pytest.raises(SystemExit):
+            main(["serve", model, *words])
+    said = capsys.readouterr()
+    assert "text.max_stop" in said.out
+    assert "s3cret" not in said.out + said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--max-stop", "65"], "--max-stop must be at most 64, got 65"),
+        (["--max-stop", "-1"], "--max-stop must be at least 0"),
+        (["--max-waiting-tokens", "-1"], "--max-waiting-tokens must be at least 0"),
+        (["--max-waiting-time", "-1"], "--max-waiting-time must be at least 0 seconds"),
+    ],
+)
+def test_limits_that_are_none(tmp_path, capsys, words, why):
+    assert main(["serve", str(fake_model(tmp_path / "model")), *words, "--show-config"]) == 1
+    assert why in capsys.readouterr().err
