@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from octavo.common.log import logger
@@ -170,7 +171,7 @@ class ModelRunner:
         if batch is None or hidden is None:
             return DoneTicket(nothing(plan, step))
         if batch.windows is not None:
-            return self._tail_of_windows(plan, batch, hidden, batch.windows, masks, step)
+            return self._tail_of_windows(body, batch, hidden, batch.windows, masks, step)
         drawing = Drawing(
             plan.rows[plan.samples],
             batch.host_lens[batch.host_logit_rows],
@@ -200,7 +201,7 @@ class ModelRunner:
 
     def _tail_of_windows(
         self,
-        plan: StepPlan,
+        body: Body,
         batch: InputBatch,
         hidden: Tensor,
         windows: Windows,
@@ -208,8 +209,9 @@ class ModelRunner:
         step: int,
     ) -> Ticket:
         """``_tail`` where rows have drafts: every place is drawn as if the drafts before it had been said, and counts
-        if they were."""
-        state, which = self.state, batch.logit_rows
+        if they were. If anything is not a number, the step runs again without drafts: what is wrong behind a token
+        spoils that token too, and a draft may not be to blame for the end of a request."""
+        plan, state, which = body.plan, self.state, batch.logit_rows
         drawing = Drawing(
             batch.host_rows[batch.host_logit_rows],
             batch.host_lens[batch.host_logit_rows] - windows.behind,
@@ -220,6 +222,12 @@ class ModelRunner:
         sampled = np.flatnonzero(plan.samples)
         self._foresee(plan.rows[sampled], drawing.lens[windows.at[:, 0]], windows.drafts)
         draws = self._draw(hidden[batch.logits_at], drawing, plan, masks, windows=windows)
+        spoiled = [line for line in draws.faults if draws.scores[line] != float("-inf")]
+        if spoiled:
+            for row in set(drawing.rows[spoiled].tolist()):
+                self._heal(row)
+            self._run_body(without := Body(_without_drafts(plan)), 0)
+            return self._tail(without, None if masks is None else _without_windows(masks, plan), step)
         at = ship(windows.at, self._device)
         counts, failed = (
             found.numpy(force=True)
@@ -248,11 +256,8 @@ class ModelRunner:
         result.counts[sampled] = counts
         for line, why in draws.faults.items():
             owner = int(windows.owner[line])
-            if failed[owner] and windows.ahead[line] == counts[owner]:
+            if failed[owner] and windows.ahead[line] == counts[owner]:  # not a mask behind a wrong draft
                 result.row_faults[int(sampled[owner])] = why
-            elif draws.scores[line] == float("-inf"):
-                continue  # a mask behind a wrong draft
-            self._heal(int(drawing.rows[line]))
         extras = StepExtras()
         if draws.logprobs is not None and (told := said[draws.asked]).any():
             assert not callable(draws.logprobs)
@@ -382,6 +387,17 @@ class ModelRunner:
 def nothing(plan: StepPlan, step: int, fault: str | None = None) -> StepResult:
     rows = len(plan.rows)
     return StepResult(step, np.zeros((rows, 1), np.int64), np.zeros(rows, np.int32), fault)
+
+
+def _without_drafts(plan: StepPlan) -> StepPlan:
+    nobody = np.zeros_like(plan.drafts)
+    return structs.replace(plan, takes=plan.takes - plan.drafts, drafts=nobody, draft_tokens=plan.draft_tokens[:0])
+
+
+def _without_windows(masks: GrammarMasks, plan: StepPlan) -> GrammarMasks:
+    """The first line of each row."""
+    widths = 1 + plan.drafts[masks.rows]
+    return GrammarMasks(masks.rows, masks.bits[np.cumsum(widths) - widths])
 
 
 def _all_of(reports: list[LogprobArrays | Later]) -> LogprobArrays | Later | None:

@@ -107,18 +107,34 @@ def test_each_place_of_a_window_has_its_own_mask():
     assert request.fault == "no token is allowed here"
 
 
-def test_a_draft_that_is_not_a_number_fails_its_row_alone_and_leaves_clean_pages():
+def test_a_draft_that_is_not_a_number_changes_nothing():
     model = TinyModel()
-    good = Request([4, 5, 6], 20, Sampling(seed=3))
-    expected = alone(Request([4, 5, 6], 20, Sampling(seed=3)), model=model)
+    asked = [([1, 2, 3], Sampling(seed=9, repetition_penalty=1.2)), ([4, 5, 6], Sampling(seed=3))]
+    expected = [alone(Request(prompt, 30, sampling), model=model) for prompt, sampling in asked]
     driver = Driver(model)
-    request = admitted(driver, Request([1, 2, 3], 30, Sampling(seed=9)))
-    admitted(driver, good)
-    model.spoiled = next(token for token in range(90) if token not in [*expected, *request.tokens, 4, 5, 6])
-    driver.run([(request, 1), (good, 1)], drafts={request: [model.spoiled, 5], good: expected[1:3]})
-    assert request.fault == "the model gave logits that are not numbers"
+    first, second = (admitted(driver, Request(prompt, 30, sampling)) for prompt, sampling in asked)
+    model.spoiled = next(token for token in range(VOCAB) if token not in [*expected[0], *expected[1], *range(1, 7)])
+    bits = np.full((4, 4), -1, np.int32)
+    for guess in ([model.spoiled, 5], [expected[0][2], model.spoiled]):
+        drafts = {first: guess, second: expected[1][len(second.said) :][:1]}
+        driver.run([(second, 1), (first, 1)], masks=GrammarMasks(ints([1]), bits[:3]), drafts=drafts)
     for layer in driver.runner._bound.values():
         assert layer.cache.data.isfinite().all()
+    while not (first.done and second.done):
+        driver.run([(request, 1) for request in (first, second) if not request.done])
+    assert [first.said, second.said] == expected
+    assert first.fault is second.fault is None
+
+
+def test_a_row_that_is_not_a_number_fails_alone_with_drafts_too():
+    model = TinyModel()
+    expected = alone(Request([4, 5, 6], 20, Sampling(seed=3)), model=model)
+    driver = Driver(model)
+    bad, good = (admitted(driver, Request(prompt, 20, Sampling(seed=3))) for prompt in ([1, 2, 3], [4, 5, 6]))
+    model.spoiled = bad.said[0]
+    assert model.spoiled not in expected
+    driver.run([(bad, 1), (good, 1)], drafts={bad: [1, 2], good: expected[1:3]})
+    assert bad.fault == "the model gave logits that are not numbers"
     while not good.done:
         driver.run([(good, 1)])
     assert good.said == expected
