@@ -41,7 +41,6 @@ class Auth:
     def _knows(self, scope: Scope) -> bool:
         tokens = bearer(_header(scope, b"authorization") or b""), (_header(scope, b"x-api-key") or b"").strip()
         owner = self._keys.owner(*tokens)
-        scope.setdefault("state", {})["owner"] = owner
         caller.set(owner)
         return owner is not None
 

@@ -9,6 +9,7 @@ from fastapi import Request
 from starlette.responses import Response as HTTPResponse
 
 from octavo.errors import BadRequest
+from octavo.front.server.keys import caller
 from octavo.front.server.openai.derived import chat_body, named
 from octavo.front.server.openai.responses.answers import Response
 from octavo.front.server.openai.responses.convert import NAMES, AnyItem, Placed, chat_fields, check
@@ -37,14 +38,14 @@ class Desk:
         # The loop holds tasks by weak references only.
         self._tasks: set[asyncio.Task] = set()
 
-    def entry(self, request: Request, name: str) -> Entry:
+    def entry(self, name: str) -> Entry:
         """Raises ``NotFound``."""
-        return self.store.get(name, _owner(request))
+        return self.store.get(name, _owner())
 
     async def create(self, request: Request, body: ResponsesBody) -> HTTPResponse:
         check(body)
         stored = self._stored(body)
-        before = self._before(request, body.previous_response_id)
+        before = self._before(body.previous_response_id)
         items = _input(body)
         placed: Sequence[Placed] = [
             *[("previous_response_id", item) for item in (before.conversation() if before is not None else ())],
@@ -56,7 +57,7 @@ class Desk:
         response = self._response(body, turn, stored)
         entry = None
         if stored:
-            entry = Entry(response, _owner(request), Turn(before, items, len(await request.body())), turn.close)
+            entry = Entry(response, _owner(), Turn(before, items, len(await request.body())), turn.close)
             self.store.add(entry)
         try:
             with named(NAMES):
@@ -117,10 +118,10 @@ class Desk:
                 raise BadRequest(f"{name} needs a server that keeps responses (--response-store-count)", name)
         return False
 
-    def _before(self, request: Request, name: str | None) -> Turn | None:
+    def _before(self, name: str | None) -> Turn | None:
         if name is None:
             return None
-        entry = self.store.get(name, _owner(request), "previous_response_id")
+        entry = self.store.get(name, _owner(), "previous_response_id")
         if entry.turn is None or entry.response.status not in ("completed", "incomplete"):
             raise BadRequest(
                 f"the response {name!r} is {entry.response.status}; only one that is complete or incomplete can be "
@@ -179,9 +180,9 @@ def _input(body: ResponsesBody) -> Sequence[AnyItem]:
     return items
 
 
-def _owner(request: Request) -> bytes:
+def _owner() -> bytes:
     # Without keys all clients are one.
-    return getattr(request.state, "owner", None) or b""
+    return caller.get() or b""
 
 
 def as_json(response: Response) -> HTTPResponse:

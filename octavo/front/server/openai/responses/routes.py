@@ -35,13 +35,12 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("/v1/responses/{response_id}", response_model=Response, responses=ERRORS | _STREAM)
     async def retrieve_response(
-        request: Request,
         response_id: str,
         stream: bool = False,
         starting_after: Annotated[int | None, Query(ge=0, le=2**53)] = None,
     ) -> HTTPResponse:
         """A stored response as far as it is. With ``stream`` its events, those before it and those to come."""
-        entry = desk.entry(request, response_id)
+        entry = desk.entry(response_id)
         if not stream:
             if starting_after is not None:
                 raise BadRequest("starting_after needs stream", "starting_after")
@@ -51,26 +50,25 @@ def routes(service: Service) -> APIRouter:
         return EventStream(entry.follow(start), nothing, end=b"")
 
     @router.post("/v1/responses/{response_id}/cancel", response_model=Response, responses=ERRORS)
-    async def cancel_response(request: Request, response_id: str) -> HTTPResponse:
+    async def cancel_response(response_id: str) -> HTTPResponse:
         """End a background response that is still in work."""
-        return await desk.cancel(desk.entry(request, response_id))
+        return await desk.cancel(desk.entry(response_id))
 
     @router.delete("/v1/responses/{response_id}", responses=ERRORS)
-    async def delete_response(request: Request, response_id: str) -> Deleted:
+    async def delete_response(response_id: str) -> Deleted:
         """Forget a stored response; one that is still in work ends."""
-        desk.store.remove(desk.entry(request, response_id))
+        desk.store.remove(desk.entry(response_id))
         return Deleted(id=response_id)
 
     @router.get("/v1/responses/{response_id}/input_items", responses=ERRORS)
     async def list_input_items(
-        request: Request,
         response_id: str,
         after: Annotated[str | None, Query(description="id of the item before the first to list")] = None,
         limit: Annotated[int, Query(ge=1, le=100)] = 20,
         order: Literal["asc", "desc"] = "desc",
     ) -> ItemList:
         """The items that a stored response was made of, those of earlier responses among them."""
-        return _list(desk.entry(request, response_id).input.conversation(), after, limit, order)
+        return _list(desk.entry(response_id).input.conversation(), after, limit, order)
 
     return router
 
