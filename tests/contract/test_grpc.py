@@ -418,3 +418,20 @@ def test_the_file_and_its_descriptors_agree():
             found |= {(field.name, str(field.number)) for field in message.fields}
         found |= {(value.name, str(value.number)) for enum in message.enum_types for value in enum.values}
     assert found == declared
+
+
+def test_a_key_shares_no_cache_with_another(model):
+    calls = Calls([str(model), "--api-key", "one", "two", "--isolate-keys"])
+    try:
+        calls.server.ready()
+        ids = {"ids": [7 + index % 50 for index in range(200)]}
+
+        def hits():
+            text = calls.server.get("/metrics", Authorization="Bearer one")[1].decode().splitlines()
+            return sum(float(line.split()[-1]) for line in text if line.startswith("vllm:prefix_cache_hits_total{"))
+
+        for key, cached in (("one", 0), ("one", 196), ("two", 196), ("two", 392)):
+            calls.generate((("x-api-key", key),), token_ids=ids, stopping={"max_new_tokens": 1})
+            calls.server.until("hits", lambda cached=cached: hits() == cached)
+    finally:
+        calls.server.stop()

@@ -118,3 +118,12 @@ def test_one_loop_after_another_but_not_two_at_once(tmp_path, inline):
     with AsyncLLM.from_config(config(tmp_path), inline=inline) as llm:
         assert asyncio.run(one(llm))
         run(nested(llm))
+
+
+def test_the_engine_says_no_more_than_its_program(tmp_path, capfd, monkeypatch):
+    monkeypatch.delenv("OCTAVO_LOG_LEVEL", raising=False)
+    AsyncLLM.from_config(config(tmp_path)).close()
+    assert "octavo" not in capfd.readouterr().err
+    monkeypatch.setenv("OCTAVO_LOG_LEVEL", "info")
+    AsyncLLM.from_config(config(tmp_path / "other")).close()
+    assert " I octavo." in capfd.readouterr().err

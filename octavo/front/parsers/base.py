@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from octavo.errors import ConfigError
 from octavo.front.parsers.calls import Calls, Tool
+from octavo.front.parsers.formats.guided import GUIDED
 from octavo.front.parsers.grammar import tool_grammar
 from octavo.front.parsers.registry import REASONING_PARSERS, TOOL_PARSERS
 from octavo.front.parsers.spec import CONTENT, REASONING, ParserSpec, Think
@@ -54,6 +56,12 @@ class Format:
         if marker in self._ids:
             return (self._ids[marker],)
         return tuple(self._vocabulary.encode(marker, add_special_tokens=False))
+
+    @property
+    def grammar_after(self) -> tuple[int, ...]:
+        """Ids behind which a ``tool_grammar`` holds; none: from the first token, reasoning is part of it."""
+        wire = self.spec.grammar
+        return () if wire is not None and wire.lead else self.reasoning_end
 
     def open(
         self,
@@ -111,6 +119,13 @@ class Format:
     def tool_grammar(self, tools: Sequence[Tool], *, required: bool, named: str | None, parallel: bool) -> str | None:
         """A Lark grammar (llguidance's) of calls in the family's own notation; None where there is none."""
         return tool_grammar(self.spec, self._ids, tools, required=required, named=named, parallel=parallel)
+
+    @cached_property
+    def forced(self) -> "Format":
+        """The format in which this model can be made to call: its own where that has a grammar, else a JSON list."""
+        if self.spec.grammar is not None:
+            return self
+        return Format(replace(GUIDED, think=self.spec.think, fused=False), self._vocabulary, self._assume)
 
 
 def choose(

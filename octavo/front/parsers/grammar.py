@@ -14,7 +14,7 @@ from octavo.front.parsers.spec import ARGS, ParserSpec, Tags, Wire
 
 #: Calls in one answer that a grammar without ``parallel`` limits allows.
 MAX_CALLS = 128
-_FIELD = re.compile(r"(\{name\}|\{index\}|\{key\}|\{string\})")
+_FIELD = re.compile(r"(\{name\}|\{index\}|\{key\}|\{string\}|\{text\})")
 #: How models write JSON: one space behind a comma and a colon, none elsewhere.
 _LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
@@ -45,8 +45,8 @@ def tool_grammar(
     if parallel and named is None:
         body = f"{begin} call ({between} call){{0,{MAX_CALLS - 1}}} {end}"
     if required or named is not None:
-        start = f"start: SPACE {body}"
-    elif first:
+        start = f"start: ({writer.text(wire.lead)})? {body}" if wire.lead else f"start: SPACE {body}"
+    elif first and not wire.lead:
         start = f"start: TEXT ({body})?"
     else:
         return None
@@ -62,11 +62,13 @@ class _Writer:
         self.rules: list[str] = []
 
     def text(self, text: str, **fields: str) -> str:
-        """``text`` as terminals: special tokens by id, the rest as strings. {index} is any number."""
+        """``text`` as terminals: special tokens by id, the rest as strings. {index} is any number, {text} anything."""
         found: list[str] = []
         for part in _FIELD.split(text):
             if part == "{index}":
                 found.append("/[0-9]{1,6}/")
+            elif part == "{text}":
+                found.append("TEXT")
             elif part[1:-1] in fields and part.startswith("{"):
                 found.append(_quoted(fields[part[1:-1]]))
             else:

@@ -17,6 +17,7 @@ TOOL_PARSERS: Registry[ParserSpec] = Registry(
         "deepseek_v4": "deepseek_v4:DEEPSEEK_V4",
         "gemma4": "gemma:GEMMA4",
         "openai": "harmony:HARMONY",
+        "json": "guided:GUIDED",
         "pythonic": "pythonic:PYTHONIC",
     },
     plugins="octavo.tool_parsers",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from octavo.errors import ConfigError
 
-#: Keys of one server: each request is compared with all of them.
-MAX_KEYS = 10_000
+#: Keys of one server: each request is compared with all of them, on the loop.
+MAX_KEYS = 1000
 MAX_KEY = 4096
 #: Whose request is being worked on: what ``Keys.owner`` said of it, None where no key was asked for.
 caller: ContextVar[bytes | None] = ContextVar("caller", default=None)

@@ -13,6 +13,7 @@ from octavo.front.parsers.spec import (
     ParserSpec,
     Role,
     Think,
+    Wire,
 )
 
 _START, _CHANNEL, _MESSAGE, _CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
@@ -51,6 +52,14 @@ HARMONY = ParserSpec(
     data=(_CHANNEL, _CONSTRAIN),
     tokens=(_START, _CHANNEL, _MESSAGE, _CONSTRAIN, _END, _CALL, _RETURN),
     hints=(_CHANNEL, _MESSAGE, "analysis"),
+    # The last call's end marker ends the answer, so that it is no part of a grammar.
+    grammar=Wire(
+        "",
+        f"{_CHANNEL}commentary to=functions.{{name}} {_CONSTRAIN}json{_MESSAGE}",
+        "",
+        between=f"{_CALL}{_START}assistant",
+        lead=f"{_CHANNEL}analysis{_MESSAGE}{{text}}{_END}{_START}assistant",
+    ),
     examples=(
         Example(
             f"{_CHANNEL}analysis{_MESSAGE}Need it.{_END}{_START}assistant{_CHANNEL}commentary{_MESSAGE}Ok.{_END}"

@@ -7,10 +7,11 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from front.parsers.harness import TOOLS, format_of, parse, specs
 from octavo.front.parsers.base import Tool
+from octavo.front.parsers.formats.harmony import HARMONY
 from octavo.front.parsers.spec import Example
 
-WIRED = [pytest.param(spec, id=spec.name) for spec in specs() if spec.grammar is not None]
-EOS = 1
+WIRED = [pytest.param(spec, id=spec.name) for spec in specs() if spec.grammar and not spec.fused]
+EOS = 3
 
 
 class Wrapped:
@@ -92,6 +93,32 @@ def test_parameters_follow_the_schema(spec):
     assert not accepts(form, grammar, text.replace("3", "x"))
     told = parse(form, form._vocabulary.encode(text), tools=tools)
     assert json.loads(told.calls[0][1]) == {"city": "Paris", "days": 3}
+
+
+def test_harmony_reasons_in_the_grammar():
+    form = format_of(HARMONY)
+    assert form.grammar_after == ()
+    grammar = form.tool_grammar(TOOLS, required=True, named=None, parallel=True)
+    call = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
+    think = "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant"
+    for text in (call, think + call, f"{call}<|call|><|start|>assistant{call}"):
+        assert accepts(form, grammar, text)
+        assert parse(form, form._vocabulary.encode(text)).calls[0][:2] == ["now", "{}"]
+    assert not accepts(form, grammar, "<|channel|>final<|message|>Hello")
+    assert not accepts(form, grammar, think)
+    assert form.tool_grammar(TOOLS, required=False, named=None, parallel=True) is None
+
+
+def test_every_format_can_be_made_to_call():
+    for spec in specs():
+        form = format_of(spec).forced
+        grammar = form.tool_grammar(TOOLS, required=True, named=None, parallel=True)
+        assert grammar is not None
+        if form.spec.name == "json":
+            text = '[{"name": "now", "parameters": {}}]'
+            assert accepts(form, grammar, text)
+            told = parse(form, form._vocabulary.encode(text), template_kwargs={"enable_thinking": False})
+            assert [call[0] for call in told.calls] == ["now"] or form.has_reasoning
 
 
 def test_no_grammar_where_a_format_has_none():
