@@ -319,6 +319,19 @@ def test_no_credentials_for_every_origin(server):
     assert b"set-cookie" not in said.lower()
 
 
+@pytest.mark.parametrize("path", ["/v1/models/", "/health/", "/docs/", "//evil/..", "/v1/chat/completions/", "//evil"])
+def test_nobody_is_sent_where_the_host_header_says(server, path):
+    where = urlsplit(server.url)
+    with socket.create_connection((where.hostname, where.port), timeout=20) as line:
+        line.sendall(f"GET {path} HTTP/1.1\r\nHost: evil\r\nConnection: close\r\n\r\n".encode())
+        said = b""
+        while more := line.recv(65536):
+            said += more
+    assert b" 404 " in said.partition(b"\r\n")[0]
+    assert b"evil" not in said
+    assert b"location:" not in said.lower()
+
+
 @pytest.mark.parametrize(
     "error",
     [

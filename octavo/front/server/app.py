@@ -39,6 +39,7 @@ def build_app(engine: "AsyncEngine", options: Options, metrics: Prometheus) -> t
         openapi_url="/openapi.json" if options.docs else None,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # it would send clients to whatever the Host header says
     )
     errors.install(api)
     for routes in (completions, chat, models, responses, anthropic, generate, render, derender, pooling):
