@@ -178,6 +178,8 @@ def test_tools_are_called_and_answered(client, server):
     sent = client.responses.create(model="scripted", input=items, tools=TOOLS, store=False)
     assert sent.output_text == "Take a coat."
     assert sent.usage.input_tokens == stored.usage.input_tokens
+    bare = client.responses.create(model="scripted", input=[items[0], *items[2:]], tools=TOOLS)
+    assert bare.usage.input_tokens < sent.usage.input_tokens  # the reasoning was read too
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(sent.id)
 

@@ -62,6 +62,13 @@ def test_messages():
     assert "continue_final_message" not in found
 
 
+def test_turns_alternate():
+    found = fields_of(USER, USER, {"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}, USER)
+    assert [message["role"] for message in found["messages"]] == ["user", "assistant", "user"]
+    assert found["messages"][0]["content"] == [text("hi"), text("hi")]
+    assert found["messages"][1]["content"] == [text("a"), text("b")]
+
+
 def test_a_last_assistant_message_is_gone_on_with():
     found = fields_of(USER, {"role": "assistant", "content": "It is ("})
     assert (found["continue_final_message"], found["add_generation_prompt"]) == (True, False)

@@ -179,7 +179,7 @@ def _assistant(found: list[dict[str, Any]], content: Content, where: str, names:
         message["content"] = _content(texts)
     if calls:
         message["tool_calls"] = calls
-    found.append(message)
+    _add(found, message)
 
 
 def _user(found: list[dict[str, Any]], content: Content, where: str, names: dict[str, str]) -> None:
@@ -188,7 +188,7 @@ def _user(found: list[dict[str, Any]], content: Content, where: str, names: dict
 
     def say() -> None:
         if texts:
-            found.append({"role": "user", "content": _content(texts)})
+            _add(found, {"role": "user", "content": _content(texts)})
             texts.clear()
 
     blocks = _blocks(content)
@@ -203,7 +203,22 @@ def _user(found: list[dict[str, Any]], content: Content, where: str, names: dict
             case _:
                 raise _unknown(block, place, "text, tool_result")
     if texts or not blocks:
-        found.append({"role": "user", "content": _content(texts)})
+        _add(found, {"role": "user", "content": _content(texts)})
+
+
+def _add(found: list[dict[str, Any]], message: dict[str, Any]) -> None:
+    """Texts of one role in a row are one turn: many templates want turns to alternate."""
+    if found and all(
+        one.keys() == {"role", "content"} and one["role"] == message["role"] for one in (found[-1], message)
+    ):
+        parts = [*_parts(found[-1]["content"]), *_parts(message["content"])]
+        message = {"role": message["role"], "content": parts}
+        found.pop()
+    found.append(message)
+
+
+def _parts(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 def _result(block: Block, where: str, names: dict[str, str]) -> dict[str, Any]:
