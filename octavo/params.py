@@ -28,10 +28,12 @@ MAX_BIAS = 65536
 #: Structured outputs: characters of a grammar or schema, values in a schema and how deep they nest, texts to choose
 #: from, characters of a whitespace pattern.
 MAX_GRAMMAR = 1 << 20
-MAX_NODES = 200_000
+MAX_NODES = 50_000
 MAX_DEPTH = 64
 MAX_CHOICES = 10_000
 MAX_WHITESPACE = 200
+#: Token ids of a marker of reasoning.
+MAX_MARKER = 64
 _ID = re.compile("-?[0-9]{1,20}")
 #: Factors and divisors of logits stay where float32 can hold what they make.
 MAX_FACTOR = 1e6
@@ -87,7 +89,8 @@ class StructuredOutputsParams:
                 f"structured_outputs needs exactly one of {', '.join(kinds[:-2])}; it has {what}", "structured_outputs"
             )
         self._name = given[0]
-        for name in ("disable_any_whitespace", "disable_additional_properties"):
+        self._check_reasoning()
+        for name in ("disable_any_whitespace", "disable_additional_properties", "open"):
             if not isinstance(getattr(self, name), bool):
                 raise BadRequest(f"{name} must be true or false", f"structured_outputs.{name}")
         if self.whitespace_pattern is not None:
@@ -106,6 +109,12 @@ class StructuredOutputsParams:
                 f"{self._param} may have at most {MAX_GRAMMAR} characters, got {len(self.text)}", self._param
             )
 
+    def _check_reasoning(self) -> None:
+        for name in ("after", "opens"):
+            setattr(self, name, tuple(_token_ids(f"structured_outputs.{name}", getattr(self, name), MAX_MARKER)))
+        if self.budget is not None:
+            _whole("structured_outputs.budget", self.budget, 0, MAX_TOKEN_ID)
+
     @property
     def _param(self) -> str:
         return f"{self.param}.{self._name}" if self.param == "structured_outputs" else self.param
@@ -119,6 +128,8 @@ class StructuredOutputsParams:
                 raise BadRequest(f"{name} must be an object, or its text", self._param)
             return kind, value if isinstance(value, str) else _json_text(value, self._param)
         if name == "free":
+            if value is not True:
+                raise BadRequest("free must be true", self._param)
             return name, ""
         if name == "json_object":
             if value is not True:

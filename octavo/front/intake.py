@@ -12,7 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from octavo.config.engine import EngineConfig
-from octavo.errors import BadRequest
+from octavo.errors import BadRequest, Unsupported
 from octavo.front.tokenizers.base import Tokenizer, check_text
 from octavo.params import SamplingParams
 from octavo.wire.arrays import pack_tokens
@@ -256,7 +256,13 @@ class Intake:
             raise BadRequest(
                 "structured_outputs need a tokenizer, and this engine runs without one", "structured_outputs"
             )
+        if self._tokenizer.pieces is None and asked.kind != "free":
+            raise Unsupported(
+                "structured_outputs need tokens that stand for bytes, each by itself; this tokenizer's do not",
+                "structured_outputs",
+            )
         check_text(asked.text, "structured_outputs")
+        self._in_vocabulary((*asked.after, *asked.opens), "structured_outputs")
         whitespace, closed = self._structure.whitespace, self._structure.closed
         if asked.whitespace_pattern is not None or asked.disable_any_whitespace:
             whitespace = asked.whitespace_pattern or ""
