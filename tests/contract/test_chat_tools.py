@@ -357,6 +357,39 @@ def test_a_thinking_budget(client):
     assert both(client, "thinks", thinking_token_budget=-1)[4].usage.completion_tokens_details.reasoning_tokens == free
 
 
+@pytest.mark.parametrize("more", [{"tool_choice": "required"}, {}, {"thinking_token_budget": 0}])
+def test_calls_in_three_steps(server, more):
+    """Rendered, generated and derendered they are what the one step says."""
+    body = {"messages": [{"role": "user", "content": "calls"}], "tools": TOOLS, "seed": 1, **more}
+    _, rendered = server.post("/v1/chat/completions/render", body)
+    _, generated = server.post("/inference/v1/generate", rendered)
+    status, answer = server.post(
+        "/v1/chat/completions/derender",
+        {"chat_request": body, "generate_response": generated, "prompt_token_ids": rendered["token_ids"]},
+    )
+    assert status == 200, answer
+    (choice,), (direct,) = answer["choices"], server.post("/v1/chat/completions", body)[1]["choices"]
+    for one in (choice, direct):
+        one["message"]["tool_calls"][0].pop("id")
+    assert choice == direct
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"budget": -1}, {"budget": "x"}, {"budget": True}, {"after": [5.5]}, {"after": [10**6]}, {"opens": "ab"},
+        {"opens": [10**6]}, {"open": 1}, {"open": "no"}, {"free": 3}, {"free": False}, {"after": [1] * 65},
+        {"param": 5},
+    ],
+)  # fmt: skip
+def test_what_only_this_program_writes_is_checked_too(server, wrong):
+    asked = {"free": True, "after": [5], "budget": 1} | wrong
+    body = {"token_ids": [5, 6], "sampling_params": {"structured_outputs": asked, "max_tokens": 4}}
+    status, answer = server.post("/inference/v1/generate", body)
+    assert status == 400, answer
+    assert answer["error"]["param"].startswith("sampling_params.structured_outputs")
+
+
 class Place(BaseModel):
     city: str
     days: int

@@ -40,9 +40,9 @@ async def _render(job: Job) -> list[Rendered]:
     body, engine = job.body, job.service.engine
     if body.use_beam_search:
         raise Unsupported("a beam search is many requests, which no token server takes as one", "use_beam_search")
-    params = job.params()
     found = []
-    for index, given in enumerate(prompts := await job.prompts()):
+    prompts, params = await job.asked()
+    for index, given in enumerate(prompts):
         prompt: Prompt = await engine.prepare(
             given,
             truncate=body.truncate_prompt_tokens,

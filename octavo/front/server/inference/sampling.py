@@ -12,8 +12,7 @@ from octavo.params import RequestOutputKind, SamplingParams, StructuredOutputsPa
 
 #: Fields that are the server's own to choose.
 _OURS = ("output_kind", "detokenize", "extra_args")
-_STRUCTURE = tuple(spec.name for spec in fields(StructuredOutputsParams))
-_MOST_AFTER = 64
+_STRUCTURE = tuple(spec for spec in fields(StructuredOutputsParams) if spec.name != "param")
 _KNOWN: dict[str, Field] = {spec.name: spec for spec in fields(SamplingParams) if spec.name not in _OURS}
 
 
@@ -40,24 +39,23 @@ def write(params: SamplingParams, max_tokens: int) -> dict[str, Any]:
     """``params`` as JSON that ``read`` takes; nothing of it depends on the reader's defaults."""
     found = {name: value for name in _KNOWN if (value := getattr(params, name)) not in (None, [])}
     if params.structured_outputs is not None:
-        asked = {name: getattr(params.structured_outputs, name) for name in _STRUCTURE}
-        found["structured_outputs"] = {name: value for name, value in asked.items() if value not in (None, False, ())}
+        asked = {spec.name: (getattr(params.structured_outputs, spec.name), spec.default) for spec in _STRUCTURE}
+        found["structured_outputs"] = {name: value for name, (value, default) in asked.items() if value != default}
     return msgspec.to_builtins(found | {"max_tokens": max_tokens}, str_keys=True)
 
 
 def _structure(given: Any) -> StructuredOutputsParams:
-    """Of a JSON object, those included that only a render route writes: ``lark`` and ``after``."""
+    """Of a JSON object, what only a render route writes included."""
     param = "structured_outputs"
     if not isinstance(given, Mapping):
         raise BadRequest("structured_outputs must be an object", param)
-    said = {name: value for name, value in given.items() if name in _STRUCTURE}
+    names = [spec.name for spec in _STRUCTURE]
     for name, value in given.items():
-        if name not in _STRUCTURE and value not in (None, False):
-            raise BadRequest(f"structured_outputs has no field {name[:80]!r}{nearest(name, _STRUCTURE)}", param)
-    after = said.get("after") or ()
-    if not isinstance(after, (list, tuple)) or len(after) > _MOST_AFTER or not all(type(one) is int for one in after):
-        raise BadRequest(f"after must be a list of at most {_MOST_AFTER} token ids", f"{param}.after")
-    return StructuredOutputsParams(**said | {"after": tuple(after)})
+        if name not in names and value not in (None, False):
+            raise BadRequest(f"structured_outputs has no field {name[:80]!r}{nearest(name, names)}", param)
+    return StructuredOutputsParams(
+        **{name: value for name, value in given.items() if name in names and value is not None}
+    )
 
 
 def place(param: str | None) -> str | None:

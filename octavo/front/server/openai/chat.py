@@ -74,6 +74,10 @@ class ChatJob(Job[ChatBody]):
     def params(self) -> SamplingParams:
         return self.turn.params()
 
+    async def asked(self) -> tuple[Sequence[list[int]], SamplingParams]:
+        ids = await self.turn.prompt()
+        return [ids], self.turn.constrained(self.params(), ids)
+
     async def start(self) -> None:
         await self.turn.start()
 

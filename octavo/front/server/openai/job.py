@@ -103,6 +103,10 @@ class Job(ABC, Generic[B]):
     def params(self) -> SamplingParams:
         """How it samples."""
 
+    async def asked(self) -> tuple[Sequence[Any], SamplingParams]:
+        """All that the engine is given."""
+        return await self.prompts(), self.params()
+
     @abstractmethod
     async def start(self) -> None:
         """Hand the request to the engine; returns once it is admitted."""

@@ -148,6 +148,8 @@ class ChatTurn:
         self.format: Format | None = service.format
         #: Calls are a JSON list, since the model's own notation is not known.
         self._guided = False
+        if self.choice.forced:
+            self._guided = constraint(self.format, self.tools, self.choice, self.parallel).guided
         self._answers: dict[int, Answer] = {}
         #: The last output of the engine.
         self.last: RequestOutput | None = None
@@ -220,13 +222,16 @@ class ChatTurn:
             await self._submit(params, ids, [loosened(tool) for tool in self.tools])
 
     async def _submit(self, params: SamplingParams, ids: list[int], tools: Sequence[Tool]) -> None:
-        params = self._constrained(params, ids, tools)
+        params = self.constrained(params, ids, tools)
         self._work = await self.service.submit(self.body, self.id, [ids], params, self.capped)
 
-    def _constrained(self, params: SamplingParams, ids: Sequence[int], tools: Sequence[Tool]) -> SamplingParams:
-        """``params`` with the grammar that the answer to ``ids`` must keep to, behind its reasoning."""
-        found = constraint(self.format, tools, self.choice, self.parallel, params.structured_outputs)
-        asked, self._guided = found.params, found.guided
+    def constrained(
+        self, params: SamplingParams, ids: Sequence[int], tools: Sequence[Tool] | None = None
+    ) -> SamplingParams:
+        """``params`` with the grammar that the answer to ``ids`` must keep to, behind its reasoning. ``tools``: with
+        other schemas than the request's own."""
+        found = constraint(self.format, tools or self.tools, self.choice, self.parallel, params.structured_outputs)
+        asked = found.params
         form = self.format
         if form is not None and form.reasoning_end and (asked is not None or self._budget is not None):
             begun = not self._open(ids).reasoning_over
