@@ -6,7 +6,8 @@ from typing import TypeAlias
 
 from octavo.config.engine import GrammarSection
 from octavo.core.grammar.base import DEFAULT, ENGINES, Engine, Grammar, Template
-from octavo.core.grammar.trial import Trial
+from octavo.core.grammar.trial import TookTooLong, Trial
+from octavo.errors import BadRequest
 from octavo.wire.request import GrammarRef
 from octavo.wire.vocabulary import Vocabulary
 
@@ -27,6 +28,8 @@ class TriedCompiler:
         self._engine: Engine | None = None
         self._kept: OrderedDict[Key, Template] = OrderedDict()
         self._text = 0
+        #: Those that were not compiled in time, and what was said of them: once is enough.
+        self._slow: OrderedDict[Key, str] = OrderedDict()
         self._lock = threading.Lock()
 
     def kept(self, ref: GrammarRef) -> Grammar | None:
@@ -41,12 +44,20 @@ class TriedCompiler:
     def compile(self, ref: GrammarRef) -> Grammar:
         if (grammar := self.kept(ref)) is not None:
             return grammar
-        text = self._trial.check(ref)
+        if (refusal := self._slow.get(key := _key(ref))) is not None:
+            raise BadRequest(refusal, "structured_outputs")
+        try:
+            text = self._trial.check(ref)
+        except TookTooLong as error:
+            self._slow[key] = error.message
+            while len(self._slow) > KEPT:
+                self._slow.popitem(last=False)
+            raise
         if self._engine is None:
             self._engine = ENGINES.load(self._backend)(self._vocabulary, self._width)
         template = self._engine.build(text)
         with self._lock:
-            self._kept[_key(ref)] = template
+            self._kept[key] = template
             self._text += len(ref.text)
             while len(self._kept) > KEPT or (self._text > KEPT_TEXT and len(self._kept) > 1):
                 (_, old, _, _), _ = self._kept.popitem(last=False)

@@ -24,7 +24,7 @@ from octavo.wire.vocabulary import Vocabulary
 log = logger(__name__)
 
 #: Seconds that one grammar may take, and that the process may take to start.
-DEADLINE = 10.0
+DEADLINE = 5.0
 START = 60.0
 #: Bytes that compiling may take beside what the process has when it is ready.
 MEMORY = 2 << 30
@@ -49,6 +49,10 @@ class Verdict(Struct, array_like=True):
     error: str | None = None
     param: str | None = None
     status: int = 400
+
+
+class TookTooLong(BadRequest):
+    """A grammar that was not compiled in time."""
 
 
 class Trial:
@@ -77,7 +81,7 @@ class Trial:
             verdict = msgspec.msgpack.decode(_receive(self._socket, time.monotonic() + self._deadline), type=Verdict)
         except TimeoutError:
             self._end()
-            raise BadRequest(
+            raise TookTooLong(
                 f"the grammar is too complex: compiling it took over {self._deadline:g} seconds", "structured_outputs"
             ) from None
         except (OSError, EOFError) as error:
