@@ -329,6 +329,18 @@ class ServeArgs(EngineArgs):
         "no log line for each HTTP request", group="log", alias=("disable_uvicorn_access_log",), negatable=False
     )
     disable_fastapi_docs: bool | None = flag("no /docs and /openapi.json", group="server", negatable=False)
+    enable_control_routes: bool | None = flag(
+        "serve /pause, /resume, /sleep, /wake_up, /reset_prefix_cache and /server_info too; needs a key, or a --host "
+        "that only this machine reaches",
+        group="server",
+    )
+    profiler_config: dict | None = flag(
+        'serve /start_profile and /stop_profile: {"profiler": "torch", "torch_profiler_dir": "DIR"}, and '
+        "torch_profiler_with_stack or torch_profiler_record_shapes; needs what --enable-control-routes needs",
+        group="server",
+        metavar="JSON",
+        parse=mapping,
+    )
     disable_web_ui: bool | None = flag("no web page at /", group="server", negatable=False)
     log_level: str | None = flag(
         "least important lines to show",

@@ -55,12 +55,14 @@ class CacheSection:
 @dataclass(frozen=True, kw_only=True)
 class Speculation:
     """Drafts that a step verifies, at most ``tokens`` a row. ``method``: "grammar", what a request's grammar leaves no
-    choice about; "ngram", that and else what followed when the last ``longest`` to ``shortest`` tokens came before."""
+    choice about; "ngram", that and else what followed when the last ``longest`` to ``shortest`` tokens came before.
+    ``asked``: by the user, so that a device which verifies none is an error."""
 
     method: str
     tokens: int
     shortest: int = 5
     longest: int = 5
+    asked: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

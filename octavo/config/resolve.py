@@ -28,7 +28,7 @@ from octavo.config.engine import (
     TextSection,
 )
 from octavo.config.facts import ModelFacts
-from octavo.config.speculation import speculation_of
+from octavo.config.speculation import FORCED, speculation_of
 from octavo.errors import BadRequest, ConfigError
 from octavo.params import MAX_STOP_STRINGS, SamplingParams
 
@@ -508,7 +508,9 @@ def step_timeout(facts: Facts) -> tuple[float, str]:
 def speculation(facts: Facts) -> tuple[Speculation | None, str]:
     asked = facts.args.speculative_config
     if asked is None:
-        return None, "default"
+        if facts.decided["device.platform"] != "cpu" or facts.args.async_scheduling:
+            return None, "steps in flight leave the host nothing to guess from"
+        return FORCED, "a CPU verifies what a grammar leaves no choice about in one step"
     found = speculation_of(asked)
     if facts.args.async_scheduling:
         raise ConfigError(

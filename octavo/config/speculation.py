@@ -12,6 +12,8 @@ METHODS = ("grammar", "ngram")
 MOST = 32
 #: Longest run of tokens that may be looked for; where neither bound is given, both are 5.
 LONGEST = 64
+#: Where nothing was asked: tokens that a grammar forces cost no guess.
+FORCED = Speculation(method="grammar", tokens=16, asked=False)
 _NAMES = ("method", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
 
 

@@ -30,7 +30,7 @@ def boot(config: EngineConfig, worker: WorkerPort) -> Booted:
     schedule = config.schedule
     if schedule.policy not in ("fcfs", "priority"):
         raise ConfigError(f"--scheduling-policy {schedule.policy!r} is not known; known: fcfs, priority")
-    if schedule.speculation is not None:
+    if schedule.speculation is not None and schedule.speculation.asked:
         check_drafts(schedule.speculation.tokens, hello)
     positions = config.model.facts.max_positions if schedule.max_model_len is None else schedule.max_model_len
     asked = schedule.max_model_len is not None

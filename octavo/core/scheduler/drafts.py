@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from octavo.config.engine import Speculation
 from octavo.core.scheduler.book import ROOMY, Book
+from octavo.core.scheduler.columns import GRAMMAR
 from octavo.core.scheduler.lookup import Lookup
 from octavo.core.scheduler.request import Request
 from octavo.wire.arrays import Ints
@@ -47,11 +48,13 @@ class Window(NamedTuple):
 
 
 class Drafts:
-    """Asks ``drafters`` in turn for each row, for at most ``most`` tokens."""
+    """Asks ``drafters`` in turn for each row, for at most ``most`` tokens; ``limit`` is what the device verifies."""
 
-    def __init__(self, book: Book, speculation: Speculation):
+    def __init__(self, book: Book, speculation: Speculation, limit: int):
         self.book = book
-        self.most = speculation.tokens
+        self.most = min(speculation.tokens, limit)
+        #: Rows that one of the drafters may know something about: by these flags, 0 for any row.
+        self._needs = GRAMMAR if speculation.method == "grammar" else 0
         self.drafters: list[Drafter] = [Forced()]
         if speculation.method == "ngram":
             self.drafters.append(NGram(speculation.shortest, speculation.longest))
@@ -61,6 +64,8 @@ class Drafts:
         free pages go. A row with a step in flight gets none: its last token is not known here."""
         c = self.book.columns
         rows = decodes[(c.uses[decodes] == 0) & (c.limit[decodes] - c.length[decodes] > 1)]
+        if self._needs:
+            rows = rows[c.flags[rows] & self._needs != 0]
         found = []
         for row in rows.tolist():
             if left <= 0:

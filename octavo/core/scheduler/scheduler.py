@@ -43,7 +43,8 @@ class Scheduler:
         self.book = Book(schedule, kv, max_model_len, self.replies)
         self.closing = False
         self.paused = False
-        drafts = None if schedule.speculation is None else Drafts(self.book, schedule.speculation)
+        speculation = schedule.speculation if self.limits.drafts else None
+        drafts = None if speculation is None else Drafts(self.book, speculation, self.limits.drafts)
         self._planner = Planner(self.book, vocab, drafts)
         self._updater = Updater(self.book)
 

@@ -4,10 +4,12 @@ import pytest
 
 from octavo.config.args import EngineArgs
 from octavo.config.engine import Speculation
+from octavo.config.resolve import resolve
 from octavo.config.speculation import speculation_of
 from octavo.core.engine.core import EngineCore
 from octavo.errors import ConfigError
 from octavo.testing.fakes import fake_config
+from octavo.testing.served import fake_model
 
 
 @pytest.mark.parametrize(
@@ -63,3 +65,10 @@ def test_a_device_that_cannot_verify_them_is_told_at_the_start(verifies, sentenc
     with pytest.raises(ConfigError, match=sentence):
         core.start()
     core.close()
+
+
+def test_a_cpu_verifies_what_grammars_force_unless_told_otherwise(tmp_path):
+    model = str(fake_model(tmp_path))
+    found = resolve(EngineArgs.of({"model": model})).schedule.speculation
+    assert (found.method, found.asked) == ("grammar", False)
+    assert resolve(EngineArgs.of({"model": model, "async_scheduling": True})).schedule.speculation is None
