@@ -1,4 +1,4 @@
-"""Real chat templates say what they say under Transformers; where they refuse a conversation, the error is the caller's.
+"""Real chat templates write what they write under Transformers; where one refuses, the error is the caller's.
 
 ``OCTAVO_TEMPLATES`` names a folder of ``*.jinja`` files, or the sdist of llama-cpp-python that ships some 70 of them
 (``scripts/templates`` brings it); without it there is nothing to test.
@@ -98,14 +98,15 @@ def test_as_transformers_writes_it(name, case):
         for call in message.get("tool_calls", ()):
             call["function"]["arguments"] = json.dumps(call["function"]["arguments"])
     wanted = reference(source, messages, options.get("tools"))
-    try:
-        text = ChatTemplate({"default": source}, SPECIALS).render(sent, **options)
-    except BadRequest as error:
-        assert wanted is None, error
-        assert str(error)
+    template = ChatTemplate({"default": source}, SPECIALS)
+    if wanted is not None:
+        text = template.render(sent, **options)
+        assert text == wanted or "strftime_now" in source
         return
-    if wanted is not None and "strftime_now" not in source:
-        assert text == wanted
+    try:  # what Transformers cannot write, we may
+        template.render(sent, **options)
+    except BadRequest:
+        pass
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
