@@ -89,7 +89,8 @@ class Session:
         return True
 
     def _answer(self) -> str | None:
-        watch, answer, kind, stopped = Stopwatch.now(), "", "content", False
+        watch, answer, stopped = Stopwatch.now(), "", False
+        kind, end = "", "\n"  # of what was shown last: its kind, its last character
         opening = [{"role": "system", "content": self.system}] if self.system else []
         try:
             for piece in self.source.chat([*opening, *self.messages], self.options):
@@ -100,16 +101,15 @@ class Session:
                     answer += piece.text
                 elif not sys.stdout.isatty():
                     continue  # a pipe gets the answer alone
-                begins = piece.kind == "call" or (piece.kind == "content") != (kind == "content")
-                if begins and watch.pieces > 1:
-                    print()
-                kind = piece.kind
                 shown = printable(piece.text)
-                print(
-                    shown if kind == "content" else dim(f"calls {shown} " if kind == "call" else shown),
-                    end="",
-                    flush=True,
-                )
+                if piece.kind == "reasoning" and kind != "reasoning":
+                    shown = shown.lstrip("\n")
+                if piece.kind == "call":
+                    shown = f"calls {shown} "
+                if end != "\n" and (piece.kind == "call" or piece.kind not in (kind, "arguments")):
+                    print()
+                kind, end = piece.kind, shown[-1:] or end
+                print(shown if kind == "content" else dim(shown), end="", flush=True)
         except KeyboardInterrupt:
             stopped = True
         except (RequestError, RequestFailed, ConfigError) as error:

@@ -217,8 +217,10 @@ class Local:
     def _parser(self) -> "Format | None":
         from octavo.front.parsers.base import choose
 
-        tokenizer = self._llm.engine.tokenizer
-        return None if tokenizer is None else choose(tokenizer, tokenizer.specials.templates.get("default"))
+        engine = self._llm.engine
+        if engine.tokenizer is None or engine.chat is None:
+            return None
+        return choose(engine.tokenizer, engine.chat.source)
 
     def _stream(self, prompt: str | list[int], options: Mapping[str, Any]) -> "Iterator[CompletionOutput]":
         engine, count = self._llm.engine, 0

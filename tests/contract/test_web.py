@@ -31,12 +31,29 @@ print("a line that is far wider than any phone, so that it has to scroll within 
 
 {HOSTILE} and {"y" * 120} end.
 """
+#: A chat template with tools and reasoning, in the notation of Hermes and Qwen3.
+TEMPLATE = (
+    "{% if tools %}{{ '<|turn|>system\\nTools: ' }}{{ tools | tojson }}"
+    '{{ \'<tool_call>{"name": ..., "arguments": ...}</tool_call><|turn_end|>\\n\' }}{% endif %}'
+    "{% for m in messages %}{{ '<|turn|>' + m.role + '\\n' }}{{ m.content or '' }}"
+    "{% for call in m.tool_calls or [] %}{{ '<tool_call>' + call.function.name + '</tool_call>' }}{% endfor %}"
+    "{{ '<|turn_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|turn|>assistant\\n' }}"
+    "{% if enable_thinking is defined and enable_thinking is false %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}"
+    "{% endif %}"
+)
+MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+CALLS = (
+    f"<think>\nHm, {HOSTILE}?\n</think>\n\nLet me look.\n\n"
+    '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo <b>"}}\n</tool_call>'
+)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with Scripted(model(tmp_path_factory.mktemp("web"), latency=0.002), ["--api-key", KEY]) as found:
+    folder = model(tmp_path_factory.mktemp("web"), TEMPLATE, specials=MARKS, latency=0.002)
+    with Scripted(folder, ["--api-key", KEY]) as found:
         found.say_all({"markdown": [MARKDOWN], "endless": ["word " * 1500], "turns": ["one", "two", "three"]})
+        found.say_all({"how is it in oslo": [CALLS], "it rains there": ["Take an umbrella."]})
         yield found
 
 
@@ -362,6 +379,23 @@ def test_reasoning_is_folded_and_calls_are_answered(visit):
     assert "reasoning" not in answer
     assert [(one["tool_call_id"], one["content"]) for one in results] == [("c0", "rain"), ("c1", "")]
     assert page.locator(".message.assistant .body.md").last.inner_text() == "It rains."
+
+
+def test_reasoning_and_calls_of_a_live_server(visit):
+    page = visit()
+    page.click("#tune")
+    page.fill("#set-tools", json.dumps([{"type": "function", "function": {"name": "weather", "parameters": {}}}]))
+    ask(page, "how is it in oslo")
+    done(page)
+    assert page.locator(".reasoning .body").is_hidden()
+    page.click(".reasoning summary")
+    assert page.inner_text(".reasoning .body") == f"Hm, {HOSTILE}?"
+    assert page.locator(".message.assistant > .body.md").inner_text() == "Let me look."
+    assert json.loads(page.inner_text(".call pre")) == {"city": "Oslo <b>"}
+    page.fill(".call textarea", "it rains there")
+    page.get_by_role("button", name="Send results").click()
+    done(page)
+    assert page.locator(".message.assistant > .body.md").last.inner_text() == "Take an umbrella."
 
 
 def test_wrong_settings_are_told_before_anything_is_sent(visit):

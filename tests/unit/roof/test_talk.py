@@ -8,7 +8,7 @@ import pytest
 
 from octavo.cli import terminal
 from octavo.cli.chat import COMMANDS, Session
-from octavo.cli.source import Piece, Usage
+from octavo.cli.source import Local, Piece, Remote, Usage
 from octavo.cli.talk import OPTIONS, load, save
 from octavo.errors import ConfigError, RequestFailed
 
@@ -120,7 +120,7 @@ def test_an_answer_that_fails_takes_its_question_back(capsys):
     assert "the engine is gone" in capsys.readouterr().err
 
 
-ANSWER = [Piece("hm \x1b]0;title\x07", "reasoning"), Piece("so", "reasoning"), Piece("\x1b[2Jyes\tand\n\x9bno")]
+ANSWER = [Piece("\nhm \x1b]0;title\x07", "reasoning"), Piece("so", "reasoning"), Piece("\x1b[2Jyes\tand\n\x9bno")]
 
 
 def test_a_terminal_shows_reasoning_dim_and_no_control_characters(monkeypatch):
@@ -217,3 +217,53 @@ def test_the_history_is_kept_short_and_private(monkeypatch, tmp_path):
         found = [readline.get_history_item(at + 1) for at in range(readline.get_current_history_length())]
         assert "line 19" in found
     readline.clear_history()
+
+
+def test_what_a_server_streams_is_told_by_its_kind(monkeypatch):
+    call = {"index": 0, "id": "c", "type": "function", "function": {"name": "look", "arguments": ""}}
+    deltas = [
+        {"role": "assistant", "content": ""}, {"reasoning": "hm"}, {"reasoning_content": "so"}, {"content": "yes"},
+        {"tool_calls": [call]}, {"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]},
+    ]  # fmt: skip
+    chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    usage = {"prompt_tokens": 9, "completion_tokens": 6, "prompt_tokens_details": {"cached_tokens": 8}}
+    chunks.append({"choices": [], "usage": usage})
+    text = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + ": a comment\n\ndata: [DONE]\n\n"
+    asked = []
+
+    def answer(self, path, body):
+        asked.append((path, body))
+        return io.BytesIO(text.encode())
+
+    monkeypatch.setattr(Remote, "_open", answer)
+    source = Remote("http://x/v1", "key", "m")
+    pieces = list(source.chat([{"role": "user", "content": "hi"}], {"top_k": 3}))
+    assert pieces == [
+        Piece("hm", "reasoning"), Piece("so", "reasoning"), Piece("yes"), Piece("look", "call"),
+        Piece("{}", "arguments"),
+    ]  # fmt: skip
+    assert source.usage == Usage(9, 6, 8)
+    assert asked[0][0] == "/v1/chat/completions"
+    assert (asked[0][1]["model"], asked[0][1]["stream"], asked[0][1]["top_k"]) == ("m", True, 3)
+
+
+def test_an_engine_here_tells_reasoning_apart_too(monkeypatch, tmp_path):
+    from octavo.config import resolve
+    from octavo.config.args import EngineArgs
+    from octavo.testing import scripted, tokenizer
+
+    template = tokenizer.CHAT_TEMPLATE + "{% if false %}<think></think><tool_call></tool_call>{% endif %}"
+    folder = scripted.model(tmp_path, template, specials=("<think>", "</think>", "<tool_call>", "</tool_call>"))
+    scripted.Script(folder).say("", "<think>\nHm.\n</think>\n\nSunny.")
+    real = resolve.resolve
+    monkeypatch.setattr(resolve, "resolve", lambda args: real(args, worker=scripted.WORKER))
+    source = Local(EngineArgs(model=str(folder)))
+    try:
+        pieces = list(source.chat([{"role": "user", "content": "hi"}], {}))
+        whole = {kind: "".join(one.text for one in pieces if one.kind == kind) for kind in ("reasoning", "content")}
+        assert whole == {"reasoning": "\nHm.\n", "content": "Sunny."}
+        assert source.usage is not None
+        assert source.usage.output > 8
+        assert "".join(source.complete("hi", {"max_tokens": 5}))
+    finally:
+        source.close()
