@@ -125,6 +125,8 @@ class AsyncEngine:
         self.intake = Intake(config, tokenizer, ready)
         #: Why the engine is gone; None while it lives.
         self.dead: str | None = None
+        #: Whether the core was told to pause: its silence then says nothing.
+        self.paused = False
         self._core: LoopPort = core if isinstance(core, LoopPort) else ThreadClient(core)
         self._desk = Desk()
         #: Whether the core knows the vocabulary, which only grammars need.
@@ -156,7 +158,12 @@ class AsyncEngine:
     def stalled(self) -> str | None:
         """A sentence where the core makes no progress: its watchdog says so, or requests are open and it is silent."""
         silence = time.monotonic() - self._heard
-        if self._core.stalled is None and self._desk and silence > self.config.schedule.step_timeout:
+        if (
+            self._core.stalled is None
+            and self._desk
+            and not self.paused
+            and silence > self.config.schedule.step_timeout
+        ):
             return f"it has told nothing for {silence:.0f} seconds"
         return self._core.stalled
 
@@ -386,6 +393,8 @@ class AsyncEngine:
         self._listener = None
         if not self._desk or self._loop is None or self.dead is not None:
             return
+        if self.paused:
+            self._heard = time.monotonic()
         silence, limit = time.monotonic() - self._heard, _GIVE_UP * self.config.schedule.step_timeout
         if silence > limit:
             self._die(f"it has told nothing for {silence:.0f} seconds")

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import importlib.util
+import ipaddress
 import logging
 import os
 import resource
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.common import log
 from octavo.common.argv import hide
+from octavo.common.words import nearest
 from octavo.config import env
 from octavo.config.args import ServeArgs
 from octavo.config.engine import WORKER, EngineConfig
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
     from octavo.front.client.process import ProcessClient
     from octavo.front.grpc.server import Server as GRPCServer
-    from octavo.front.server.options import Options
+    from octavo.front.server.options import Options, Profiling
     from octavo.wire.hello import Ready
 
 DEFAULT_PORT = 8000
@@ -70,6 +72,7 @@ def serve(args: ServeArgs, worker: str = WORKER) -> int:
     listener = bind(args.host, DEFAULT_PORT if args.port is None else args.port)
     if args.grpc_port:
         _check_grpc(args, options)
+    _check_control(args, options)
     config = resolve(args, worker=worker)
 
     from octavo.front.client.process import ProcessClient
@@ -150,6 +153,8 @@ def server_options(args: ServeArgs) -> "Options":
         "log_requests": args.enable_log_requests,
         "docs": None if args.disable_fastapi_docs is None else not args.disable_fastapi_docs,
         "web_ui": not args.disable_web_ui,
+        "control": args.enable_control_routes,
+        "profiler": None if args.profiler_config is None else profiling(args.profiler_config),
         "response_store_count": args.response_store_count,
         "response_store_size": args.response_store_size,
         "response_store_age": args.response_store_age,
@@ -162,6 +167,43 @@ def _keep_secret(args: ServeArgs) -> None:
     hide([*(args.api_key or ()), args.ssl_keyfile_password or ""])
     for name in ("OCTAVO_API_KEY", "VLLM_API_KEY", "OCTAVO_SSL_KEYFILE_PASSWORD"):
         os.environ.pop(name, None)
+
+
+def profiling(asked: dict[str, Any]) -> "Profiling":
+    """What --profiler-config says. Raises ``ConfigError``."""
+    from octavo.front.server.options import Profiling
+
+    known = ("profiler", "torch_profiler_dir", "torch_profiler_with_stack", "torch_profiler_record_shapes")
+    for name in asked:
+        if name not in known:
+            raise ConfigError(f"--profiler-config has no {name!r}{nearest(name, known)}; known: {', '.join(known)}")
+    if asked.get("profiler", "torch") != "torch":
+        raise ConfigError(f"--profiler-config: the only profiler is torch, not {asked['profiler']!r}")
+    folder = asked.get("torch_profiler_dir")
+    if not isinstance(folder, str) or not folder:
+        raise ConfigError("--profiler-config needs torch_profiler_dir: the directory for traces")
+    flags = {name: asked.get(f"torch_profiler_{name}", False) for name in ("with_stack", "record_shapes")}
+    if any(not isinstance(value, bool) for value in flags.values()):
+        raise ConfigError("--profiler-config: with_stack and record_shapes are true or false")
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--profiler-config: {folder} cannot be made: {error.strerror}") from None
+    return Profiling(folder=os.path.abspath(folder), **flags)
+
+
+def _check_control(args: ServeArgs, options: "Options") -> None:
+    """Raises ``ConfigError`` where anybody could control the engine."""
+    asked = "--enable-control-routes" if options.control else "--profiler-config"
+    if (options.control or options.profiler) and not options.api_keys and not _loopback(args.host):
+        raise ConfigError(f"{asked} needs a key (--api-key-file), or --host 127.0.0.1: others could control the engine")
+
+
+def _loopback(host: str | None) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return False
 
 
 def _check_grpc(args: ServeArgs, options: "Options") -> None:

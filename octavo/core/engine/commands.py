@@ -1,8 +1,10 @@
 """What ``call`` may name. A command is a function of the core and its arguments; anything else goes to the worker."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from octavo.errors import BadRequest, RequestError
 
 if TYPE_CHECKING:
     from octavo.core.engine.core import EngineCore
@@ -15,6 +17,7 @@ def health(core: "EngineCore") -> dict[str, Any]:
         "unfinished": core.scheduler.unfinished,
         "closing": core.scheduler.closing,
         "paused": core.scheduler.paused,
+        "asleep": core.asleep,
         "steps": core.steps,
         "faults": core.faults,
         "pid": os.getpid(),
@@ -54,9 +57,40 @@ def pause(core: "EngineCore") -> int:
 
 
 def resume(core: "EngineCore") -> int:
-    """Go on. Returns how many requests there are."""
+    """Go on. Returns how many requests there are. Raises ``BadRequest`` where the engine sleeps."""
+    if core.asleep:
+        raise BadRequest("the engine sleeps; wake it first")
     core.scheduler.paused = False
     return core.scheduler.unfinished
+
+
+def sleep(core: "EngineCore", level: int) -> Any:
+    """Pause, and give the device's memory back: the KV cache and the weights, which level 1 keeps in host memory and
+    level 2 loads again. Requests wait; those that ran compute their tokens' KV again. Returns what the worker says.
+
+    Raises ``ValueError`` where the worker cannot, and changes nothing then.
+    """
+    if level not in (1, 2):
+        raise BadRequest(f"level must be 1 or 2, got {level}", "level")
+    if core.asleep >= level:
+        return None
+    paused = core.scheduler.paused
+    core.stand_down()
+    try:
+        told = core.worker.call("sleep", level)
+    except ValueError:
+        core.scheduler.paused = paused
+        raise
+    core.asleep = level
+    core.scheduler.book.kv.pool.reset()
+    return told
+
+
+def wake(core: "EngineCore", tags: Sequence[str]) -> bool:
+    """Bring back what ``tags`` name: "weights", "kv_cache". True once all is there; ``resume`` then goes on."""
+    if core.asleep and core.worker.call("wake", list(tags)):
+        core.asleep = 0
+    return not core.asleep
 
 
 def drain(core: "EngineCore") -> int:
@@ -72,6 +106,8 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "pause": pause,
     "resume": resume,
     "drain": drain,
+    "sleep": sleep,
+    "wake": wake,
 }
 
 
@@ -82,5 +118,7 @@ def run(core: "EngineCore", command: str, args: tuple) -> Any:
         return own(core, *args)
     try:
         return core.worker.call(command, *args)
+    except RequestError:
+        raise
     except ValueError as error:
         raise ValueError(f"{error}; known to the core: {', '.join(COMMANDS)}") from error

@@ -60,6 +60,8 @@ class EngineCore:
         self.dead: str | None = None
         self.steps = 0
         self.faults = 0
+        #: 0 awake; 1 and 2 as the command ``sleep`` says.
+        self.asleep = 0
         self.lead = config.schedule.depth - 1
         self._worker = worker
         self._compiler = compiler
@@ -190,6 +192,20 @@ class EngineCore:
             raise interrupt
         self._report()
         return self.replies.flush()
+
+    def stand_down(self) -> None:
+        """Pause with nobody on the device: who ran waits, and starts again from its tokens when the engine goes on."""
+        self.scheduler.paused = True
+        while self._inflight:
+            self._retire()
+        for request in list(self.scheduler.book.running):
+            self.scheduler.book.preempt(request)
+        plan = self.scheduler.schedule()  # it only tells which rows are free
+        if plan is not None:
+            self._inflight.extend((plan, ticket) for ticket in self._start_step(plan))
+        while self._inflight:
+            self._retire()
+        self.watchdog.end()
 
     def _launch(self) -> bool:
         """Whether anything was launched."""

@@ -1,6 +1,6 @@
 """How much memory the KV cache may take: what is free, less what a step needs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 
@@ -20,17 +20,23 @@ TRIAL = 128
 def weight_bytes(model: CausalLM) -> int:
     """Bytes of the tensors that the model, its layers and their methods hold, each once."""
     found: dict[int, int] = {}
+    for value in tensors(model):
+        key = value.data_ptr() if value.layout == torch.strided else id(value)
+        found[key] = value.numel() * value.element_size()
+    return sum(found.values())
+
+
+def tensors(model: CausalLM) -> Iterator[torch.Tensor]:
+    """Every tensor that the model, its layers and their methods hold."""
     seen: set[int] = set()
     pending: list[object] = [model]
     while pending:
         value = pending.pop()
         if isinstance(value, torch.Tensor):
-            key = value.data_ptr() if value.layout == torch.strided else id(value)
-            found[key] = value.numel() * value.element_size()
+            yield value
         elif id(value) not in seen:
             seen.add(id(value))
             pending += _parts(value)
-    return sum(found.values())
 
 
 def _parts(value: object) -> Iterable[object]:

@@ -1,5 +1,6 @@
 """Worker: a rank as the core sees it (a WorkerPort in this process)."""
 
+import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,7 +20,9 @@ from octavo.device.runner.runner import ModelRunner
 from octavo.device.weights.loader import load
 from octavo.device.worker.budget import measure
 from octavo.device.worker.memory import activation_bytes, kv_bytes, weight_bytes
-from octavo.errors import ConfigError, OutOfMemory
+from octavo.device.worker.profile import Profiler
+from octavo.device.worker.rest import Away
+from octavo.errors import BadRequest, ConfigError, OutOfMemory
 from octavo.wire.hello import Hello, Limits
 from octavo.wire.kv import KVLayout, KVSpec
 from octavo.wire.plan import GrammarMasks, StepPlan
@@ -61,7 +64,15 @@ class Worker:
         self._choose_backends()
         self._runner: ModelRunner | None = None
         self._steps = self._tokens = 0
-        self._commands: dict[str, Callable[..., Any]] = {"stats": self._stats, "memory": self._memory}
+        self._profiler = Profiler()
+        self._away: Away | None = None
+        self._commands: dict[str, Callable[..., Any]] = {
+            "stats": self._stats,
+            "memory": self._memory,
+            "profile": self._profiler.call,
+            "sleep": self._sleep,
+            "wake": self._wake,
+        }
 
     def hello(self) -> Hello:
         """Needs, sizes and limits. Runs a trial step to see what activations take."""
@@ -110,6 +121,7 @@ class Worker:
 
     def build(self, layout: KVLayout, max_model_len: int) -> None:
         """Allocate the cache, bind every layer to its part of it, and make the rows."""
+        self._built = layout, max_model_len
         self._platform.enter()
         bound: dict[str, Bound] = {}
         try:
@@ -157,7 +169,8 @@ class Worker:
         return self._runner.sample(masks)
 
     def call(self, command: str, *args: Any) -> Any:
-        """``stats``: counts so far. ``memory``: bytes held now. Raises ``ValueError`` for another name."""
+        """``stats``: counts so far. ``memory``: bytes held now. ``profile``, ``sleep``, ``wake``: see there. Raises
+        ``ValueError`` for another name."""
         found = self._commands.get(command)
         if found is None:
             hint = nearest(command, self._commands)
@@ -180,6 +193,44 @@ class Worker:
                 chosen[need] = select(need, self._platform.attention, wanted, made)
             self._backends[layer.name] = chosen[need][0]
         self._reasons = {"attention": ", ".join(dict.fromkeys(reason for _, reason in chosen.values()))}
+
+    def _sleep(self, level: int) -> dict[str, int]:
+        """Give memory back, with no row in use: the cache, and the weights' on the device. Level 1 keeps the weights in
+        host memory, level 2 nowhere: they are loaded again. Gives the bytes held before and after."""
+        before = self._platform.used_memory()
+        self._runner = None
+        if level == 1:
+            self._away = self._away or Away(self._model)
+        else:
+            self._away = None
+            self._backends = {}
+            del self._model
+        self._frozen = gc.get_freeze_count() > 0
+        gc.unfreeze()
+        self._platform.reset_peak()
+        gc.collect()
+        return {"before": before, "after": self._platform.used_memory()}
+
+    def _wake(self, tags: Sequence[str]) -> bool:
+        """What is named comes back: "weights", "kv_cache". Whether all is there. Raises ``BadRequest`` where the cache
+        is asked for before the weights."""
+        self._platform.enter()
+        if "weights" in tags:
+            if not hasattr(self, "_model"):
+                with torch.inference_mode():
+                    self._model = load(self._config.model, self._platform.device, self._dtype, self._positions)
+                self._choose_backends()
+            if self._away is not None:
+                self._away.back()
+                self._away = None
+        if "kv_cache" in tags and self._runner is None:
+            if not hasattr(self, "_model") or self._away is not None:
+                raise BadRequest("the weights wake first", "tags")
+            self.build(*self._built)
+            if self._frozen:
+                gc.collect()
+                gc.freeze()
+        return self._runner is not None
 
     def _stats(self) -> dict[str, int]:
         return {"steps": self._steps, "tokens": self._tokens}

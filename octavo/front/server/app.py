@@ -11,6 +11,7 @@ from octavo import __version__
 from octavo.front.metrics.prometheus import Prometheus
 from octavo.front.server import docs, errors, web
 from octavo.front.server.anthropic import routes as anthropic
+from octavo.front.server.control import manage
 from octavo.front.server.control import routes as control
 from octavo.front.server.inference import derender, generate, pooling, render
 from octavo.front.server.middleware import Auth, BodyLimit, RequestId
@@ -45,6 +46,10 @@ def build_app(engine: "AsyncEngine", options: Options, metrics: Prometheus) -> t
     for routes in (completions, chat, models, responses, anthropic, generate, render, derender, pooling):
         api.include_router(routes.routes(service))
     api.include_router(control.routes(service, metrics))
+    if options.control:
+        api.include_router(manage.routes(service))
+    if options.profiler is not None:
+        api.include_router(manage.profile_routes(service, options.profiler))
     if options.docs:
 
         @api.get("/docs", include_in_schema=False)

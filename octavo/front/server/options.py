@@ -11,6 +11,15 @@ MAX_PROMPTS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
+class Profiling:
+    """``folder``: where traces go."""
+
+    folder: str
+    with_stack: bool = False
+    record_shapes: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """What was asked of the server, beside the engine."""
 
@@ -36,6 +45,8 @@ class Options:
     request_id_headers: bool = True
     log_requests: bool = False
     docs: bool = True
+    control: bool = False
+    profiler: Profiling | None = None
     web_ui: bool = True
     #: Responses that /v1/responses keeps (0: none), their bytes in all, and seconds until they are forgotten.
     response_store_count: int = 1024

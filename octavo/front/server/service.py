@@ -16,6 +16,7 @@ from octavo.errors import BadRequest, EngineDead, NotFound, Unsupported
 from octavo.front.intake import LONG_TEXT, Side
 from octavo.front.parsers.base import Format, choose
 from octavo.front.server import beams
+from octavo.front.server.control.gate import Gate
 from octavo.front.server.errors import Stuck
 from octavo.front.server.keys import caller
 from octavo.front.server.openai.schema import SamplingBody
@@ -61,6 +62,7 @@ class Service:
             template = None if engine.chat is None else engine.chat.source
             self.format = choose(engine.tokenizer, template, options.reasoning_parser, options.tool_call_parser)
         self.open: set[Work] = set()
+        self.gate = Gate()
         self.draining = False
         self._ended = False
         self._arriving: set[asyncio.Future] = set()
@@ -192,6 +194,7 @@ class Service:
         """
         self.check_alive()
         deadline = None if self.options.request_timeout is None else time.monotonic() + self.options.request_timeout
+        await self.gate.passed(self.check_alive, deadline)
         text: dict[str, Any] = {
             "truncate": body.truncate_prompt_tokens,
             "side": body.truncation_side or "left",
@@ -231,13 +234,17 @@ class Service:
         self.open.add(work)
         return work
 
+    def abort_open(self) -> None:
+        """End what runs; who asked gets what was said so far, with reason "abort"."""
+        for work in list(self.open):
+            work.close()
+
     def end(self) -> None:
         """Abort what is open, and what the engine has not admitted yet; new requests are refused."""
         self.draining = self._ended = True
         for arrival in list(self._arriving):
             arrival.cancel()
-        for work in list(self.open):
-            work.close()
+        self.abort_open()
 
 
 class Work:

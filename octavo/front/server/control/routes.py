@@ -48,6 +48,11 @@ def routes(service: Service, metrics: Prometheus) -> APIRouter:
         """The version of octavo."""
         return {"version": __version__}
 
+    @router.get("/load")
+    async def load() -> dict[str, int]:
+        """How many requests are being answered."""
+        return {"server_load": len(service.open)}
+
     @router.get("/metrics", response_class=Response)
     async def scrape() -> Response:
         """Metrics in Prometheus' text format, with vLLM's names."""
