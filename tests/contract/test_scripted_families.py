@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo.testing import tokenizer
 from octavo.testing.scripted import Scripted, model
 
 THINK = ("<think>", "</think>")
@@ -54,6 +55,7 @@ TOOLS = [
     },
     {"type": "function", "function": {"name": "now"}},
 ]
+TEMPLATE = "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}" + tokenizer.CHAT_TEMPLATE
 REASONING, CONTENT = "Is it 日本?", "Let me look: <b>5 < 6</b>"
 
 
@@ -83,6 +85,7 @@ class Family:
         choice = answer.json()["choices"][0]
         message = choice["message"]
         calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or ()]
+        assert message.get("reasoning_content") == message.get("reasoning")  # as a flag asks
         return message.get("reasoning") or "", message["content"] or "", calls, choice["finish_reason"]
 
     def stream(self, **more):
@@ -95,6 +98,7 @@ class Family:
             assert "error" not in chunk, chunk
             (choice,) = chunk["choices"]
             delta = choice["delta"]
+            assert delta.get("reasoning_content") == delta.get("reasoning")
             reasoning += delta.get("reasoning") or ""
             content += delta.get("content") or ""
             for call in delta.get("tool_calls") or ():
@@ -108,10 +112,10 @@ class Family:
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def family(request, tmp_path_factory):
-    folder = model(tmp_path_factory.mktemp(request.param), specials=(*THINK, *FAMILIES[request.param][0]))
-    with Scripted(
-        folder, ["--reasoning-parser", request.param.replace("_coder", ""), "--tool-call-parser", request.param]
-    ) as server:
+    folder = model(tmp_path_factory.mktemp(request.param), TEMPLATE, specials=(*THINK, *FAMILIES[request.param][0]))
+    name = request.param
+    flags = ["--reasoning-parser", name.removesuffix("_coder"), "--tool-call-parser", name, "--reasoning-content-alias"]
+    with Scripted(folder, [*flags, "--exclude-tools-when-tool-choice-none"]) as server:
         yield Family(server, request.param)
 
 
@@ -162,3 +166,12 @@ def test_a_thinking_budget(family):
     family.server.say("say it", f"{REASONING}</think>{CONTENT}")
     told = family.whole(thinking_token_budget=3)
     assert told[:2] == (REASONING[:3], CONTENT)
+
+
+def test_tools_that_may_not_be_called_are_not_shown(family):
+    """As the server was started: the prompt is that of a request without tools."""
+    sizes = []
+    for more in ({"tool_choice": "none"}, {"tools": None}, {}):
+        body = {**family.body(), "max_tokens": 1, **more}
+        sizes.append(family.server.post("/v1/chat/completions", body)[1]["usage"]["prompt_tokens"])
+    assert sizes[0] == sizes[1] < sizes[2]

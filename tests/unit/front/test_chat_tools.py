@@ -14,7 +14,7 @@ from octavo.front.chat.guided import GuidedCalls
 from octavo.front.chat.tools import Choice, calls_schema, for_template, read_choice, read_tools
 from octavo.front.parsers.events import Event, Kind
 from octavo.front.server.openai.chunks import deltas
-from octavo.front.server.openai.turn import Message, News
+from octavo.front.server.openai.news import Message, News
 from octavo.outputs import CompletionOutput
 from octavo.params import StructuredOutputsParams
 

@@ -19,6 +19,7 @@ from octavo.front.server.openai.chunks import (
     UsageChunk,
 )
 from octavo.front.server.openai.job import Job
+from octavo.front.server.openai.news import Message, News
 from octavo.front.server.openai.schema import (
     CalledFunction,
     ChatAnswer,
@@ -28,7 +29,7 @@ from octavo.front.server.openai.schema import (
     ChatMessage,
     ToolCall,
 )
-from octavo.front.server.openai.turn import ChatTurn, Message, News
+from octavo.front.server.openai.turn import ChatTurn
 from octavo.front.server.routing import ERRORS, JSONRoute
 from octavo.front.server.service import Service
 from octavo.front.server.sse import frame

@@ -1,12 +1,11 @@
 """ChatTurn: a conversation's next turn, whatever API asks for it: prompt, tools, grammar, and the answers as events.
 
-Streams and whole answers are made of the same events, so that they cannot differ; ``Message`` folds them.
+Streams and whole answers are made of the same events, so that they cannot differ (``news``).
 """
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from msgspec import Struct
 from starlette.requests import Request
 
 from octavo.errors import BadRequest, Unsupported
@@ -16,6 +15,7 @@ from octavo.front.chat.tools import for_template, loosened, read_choice, read_to
 from octavo.front.parsers.base import Format, ParserStream, Tool
 from octavo.front.parsers.events import Event, Kind
 from octavo.front.server.openai.job import Tally, check
+from octavo.front.server.openai.news import News, Reader
 from octavo.front.server.openai.schema import ChatBody, ChatFields, Usage
 from octavo.front.server.service import Service, Work
 from octavo.outputs import CompletionOutput, RequestOutput
@@ -23,62 +23,6 @@ from octavo.params import RequestOutputKind, SamplingParams, StructuredOutputsPa
 
 #: Tokens at a prompt's end among which the end of a reasoning that the template left empty stands.
 _CLOSED = 8
-
-
-class News(Struct, gc=False):
-    """What is new of one answer. ``finish_reason`` is "tool_calls" where calls ended it."""
-
-    index: int
-    events: list[Event]
-    output: CompletionOutput
-    finish_reason: str | None
-
-
-class Call(NamedTuple):
-    """A tool call. ``arguments``: pieces of its JSON."""
-
-    id: str
-    name: str
-    arguments: list[str]
-
-
-class Message:
-    """News of one answer put together."""
-
-    def __init__(self) -> None:
-        self._reasoning: list[str] = []
-        self._content: list[str] = []
-        self._calls: list[Call] = []
-        self.finish_reason: str | None = None
-        self.stop_reason: int | str | None = None
-
-    def add(self, news: News) -> None:
-        for event in news.events:
-            if event.kind is Kind.CONTENT:
-                self._content.append(event.text)
-            elif event.kind is Kind.REASONING:
-                self._reasoning.append(event.text)
-            elif event.kind is Kind.CALL:
-                self._calls.append(Call(event.id, event.text, []))
-            elif event.kind is Kind.ARGUMENTS:
-                self._calls[event.index].arguments.append(event.text)
-        if news.finish_reason is not None:
-            self.finish_reason, self.stop_reason = news.finish_reason, news.output.stop_reason
-
-    @property
-    def reasoning(self) -> str | None:
-        return "".join(self._reasoning) or None
-
-    @property
-    def content(self) -> str | None:
-        """None where the answer is reasoning or calls only."""
-        text = "".join(self._content)
-        return text if text or not (self._reasoning or self._calls) else None
-
-    @property
-    def calls(self) -> list[tuple[str, str, str]]:
-        """(id, name, arguments) of each call."""
-        return [(call.id, call.name, "".join(call.arguments)) for call in self._calls]
 
 
 async def render(service: Service, body: ChatFields, request: Request) -> list[int]:
@@ -150,7 +94,7 @@ class ChatTurn:
         self._guided = False
         if self.choice.forced:
             self._guided = constraint(self.format, self.tools, self.choice, self.parallel).guided
-        self._answers: dict[int, Answer] = {}
+        self._readers: dict[int, Reader] = {}
         #: The last output of the engine.
         self.last: RequestOutput | None = None
         self._work: Work | None = None
@@ -259,12 +203,16 @@ class ChatTurn:
         if self.format is None and not self._guided:
             text = choice.text
             return News(choice.index, [Event(Kind.CONTENT, text)] if text else [], choice, choice.finish_reason)
-        answer = self._answers.get(choice.index)
-        if answer is None:
-            parser = None if self.format is None else self._open(output.prompt_token_ids)
-            answer = self._answers[choice.index] = Answer(self, parser, GuidedCalls() if self._guided else None)
-        news = answer.read(choice)
-        self.tally.reasoning[choice.index] = answer.reasoning_tokens
+        reader = self._readers.get(choice.index)
+        if reader is None:
+            reader = self._readers[choice.index] = Reader(
+                None if self.format is None else self._open(output.prompt_token_ids),
+                GuidedCalls() if self._guided else None,
+                self.choice.mode == "named",
+                self.parallel,
+            )
+        news = reader.read(choice)
+        self.tally.reasoning[choice.index] = reader.reasoning_tokens
         return news
 
     def _open(self, ids: Sequence[int]) -> ParserStream:
@@ -292,55 +240,3 @@ class ChatTurn:
     def close(self) -> None:
         if self._work is not None:
             self._work.close()
-
-
-class Answer:
-    """Reads one answer of a turn: the parser of the model's format, or the JSON list of calls, or one on the other."""
-
-    def __init__(self, turn: ChatTurn, parser: ParserStream | None, guided: GuidedCalls | None):
-        self._parser, self._guided = parser, guided
-        self._named = turn.choice.mode == "named"
-        self._most = None if turn.parallel else 1
-        self._told_calls = 0
-
-    @property
-    def reasoning_tokens(self) -> int:
-        return 0 if self._parser is None else self._parser.reasoning_tokens
-
-    def read(self, output: CompletionOutput) -> News:
-        if self._parser is None:
-            events = [Event(Kind.CONTENT, output.text)]
-        else:
-            events = self._parser.feed(output.text, output.marks, output.token_ids)
-            if output.finish_reason is not None:
-                events += self._parser.finish(stopped=output.finish_reason == "stop" and output.stop_reason is None)
-        if self._guided is not None:
-            events = self._called(self._guided, events)
-        events = [event for event in events if self._wanted(event)]
-        reason: str | None = output.finish_reason
-        if reason == "stop" and self._told_calls and not self._named and not self._truncated:
-            reason = "tool_calls"
-        return News(output.index, events, output, reason)
-
-    @property
-    def _truncated(self) -> bool:
-        if self._guided is not None:
-            return self._guided.truncated
-        return self._parser is not None and self._parser.truncated
-
-    @staticmethod
-    def _called(guided: GuidedCalls, events: list[Event]) -> list[Event]:
-        found: list[Event] = []
-        for event in events:
-            if event.kind is Kind.CONTENT:
-                found += guided.feed(event.text)
-            else:
-                found.append(event)
-        return found
-
-    def _wanted(self, event: Event) -> bool:
-        if self._most is not None and event.index >= self._most:
-            return False
-        if event.kind is Kind.CALL:
-            self._told_calls += 1
-        return True

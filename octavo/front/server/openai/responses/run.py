@@ -9,6 +9,7 @@ from octavo.errors import EngineDead, OctavoError, Overloaded, RequestError, Req
 from octavo.front.parsers.events import Kind
 from octavo.front.server.errors import describe
 from octavo.front.server.openai import chunks
+from octavo.front.server.openai.news import News
 from octavo.front.server.openai.responses.answers import (
     InputTokensDetails,
     OutputTokensDetails,
@@ -22,7 +23,7 @@ from octavo.front.server.openai.responses.logprobs import Picker
 from octavo.front.server.openai.responses.schema import InputItem
 from octavo.front.server.openai.responses.store import Entry, Store
 from octavo.front.server.openai.schema import TokenLogprob, Usage
-from octavo.front.server.openai.turn import ChatTurn, News
+from octavo.front.server.openai.turn import ChatTurn
 
 _log = logger(__name__)
 _ITEMS: TypeAdapter[list[AnyItem]] = TypeAdapter(list[InputItem])
