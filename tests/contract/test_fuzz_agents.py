@@ -10,10 +10,10 @@ from octavo.front.server.anthropic.schema import MessagesBody
 from octavo.front.server.openai.responses.schema import ResponsesBody
 from octavo.testing.scripted import Scripted
 from tests.contract import agents
-from tests.contract.test_fuzz import JSON, LIKELY, bodies
+from tests.contract.test_fuzz import JSON, bodies
 
 TEXT = st.text(max_size=8)
-NAME = st.just("scripted")
+LENGTH = st.integers(0, 40)
 ID = st.sampled_from(["a", "b"])
 KINDS = ["text", "input_text", "output_text", "refusal", "input_image", "image", "thinking", "tool_use", "tool_result"]
 PART = st.fixed_dictionaries(
@@ -30,11 +30,12 @@ PART = st.fixed_dictionaries(
 )
 CONTENT = TEXT | st.lists(PART, max_size=3)
 ROLE = st.sampled_from(["user", "assistant", "system", "developer"])
+PLAIN = st.lists(st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": TEXT}), min_size=1)
 MESSAGE = st.fixed_dictionaries({"role": ROLE, "content": CONTENT})
 CALL = st.fixed_dictionaries({"type": st.just("function_call"), "call_id": ID, "name": TEXT, "arguments": TEXT})
 OUTPUT = st.fixed_dictionaries({"type": st.just("function_call_output"), "call_id": ID, "output": CONTENT})
 REASONING = st.fixed_dictionaries({"type": st.just("reasoning"), "summary": st.lists(PART, max_size=2)})
-INPUT = TEXT | st.lists(MESSAGE | CALL | OUTPUT | REASONING | JSON, max_size=4)
+INPUT = TEXT | PLAIN | st.lists(MESSAGE | CALL | OUTPUT | REASONING | JSON, max_size=4)
 SCHEMA = st.just({"type": "object"}) | JSON
 TOOL = st.fixed_dictionaries(
     {"name": ID}, optional={"type": st.sampled_from(["function", "custom", "mcp"]), "parameters": SCHEMA,
@@ -46,6 +47,27 @@ CHOICE = st.sampled_from(["auto", "none", "required"]) | st.fixed_dictionaries(
 )
 
 
+EFFORT = st.sampled_from(["low", "none", "x"])
+#: Fields beside those of chat, with values that are right more often than not.
+MORE = {
+    "max_output_tokens": st.integers(0, 30),
+    "tools": st.lists(TOOL, max_size=2),
+    "tool_choice": CHOICE,
+    "include": st.lists(st.sampled_from(["message.output_text.logprobs", "x"]), max_size=2),
+    "background": st.booleans(),
+    "store": st.booleans(),
+    "reasoning": st.fixed_dictionaries({}, optional={"effort": EFFORT}),
+    "thinking": st.fixed_dictionaries({"type": st.sampled_from(["enabled", "disabled"]), "budget_tokens": st.just(9)}),
+}
+
+
+def requests(cls, **own):
+    own["model"] = st.just("scripted")
+    more = {name: MORE[name] for name in MORE if name in cls.model_fields}
+    base = st.fixed_dictionaries(own) | bodies(cls, **own)
+    return st.builds(lambda base, more: base | more, base, st.fixed_dictionaries({}, optional=more))
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     with Scripted(agents.folder(tmp_path_factory.mktemp("agent"))) as found:
@@ -53,29 +75,9 @@ def server(tmp_path_factory):
         yield found
 
 
-@pytest.fixture(scope="module", autouse=True)
-def likely():
-    """Values that are right more often than not, for the fields that these bodies have beside those of chat."""
-    more = {
-        "max_output_tokens": st.integers(0, 30),
-        "tools": st.lists(TOOL, max_size=2),
-        "tool_choice": CHOICE,
-        "include": st.lists(st.sampled_from(["message.output_text.logprobs", "x"]), max_size=2),
-        "background": st.booleans(),
-        "store": st.booleans(),
-        "reasoning": st.fixed_dictionaries({}, optional={"effort": st.sampled_from(["low", "none", "x"])}),
-    }
-    before = dict(LIKELY)
-    LIKELY.update(more)
-    yield
-    LIKELY.clear()
-    LIKELY.update(before)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.data())
-def test_responses(server, data):
-    body = data.draw(bodies(ResponsesBody, input=INPUT, model=NAME))
+@settings(max_examples=60, deadline=None)
+@given(body=requests(ResponsesBody, input=INPUT))
+def test_responses(server, body):
     status, answer = server.raw("/v1/responses", json.dumps(body).encode())
     assert status < 500 or status == 501, (status, answer)
     if status != 200:
@@ -89,15 +91,9 @@ def test_responses(server, data):
         assert json.loads(answer)["status"] in ("queued", "in_progress", "completed", "incomplete")
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.data())
-def test_messages(server, data):
-    given_ = {
-        "messages": st.lists(MESSAGE, min_size=1, max_size=3) | JSON,
-        "max_tokens": st.integers(-1, 40),
-        "model": NAME,
-    }
-    body = data.draw(bodies(MessagesBody, **given_))
+@settings(max_examples=60, deadline=None)
+@given(body=requests(MessagesBody, messages=PLAIN | st.lists(MESSAGE, max_size=3) | JSON, max_tokens=LENGTH))
+def test_messages(server, body):
     status, answer = server.raw("/v1/messages", json.dumps(body).encode())
     assert status < 500 or status == 501, (status, answer)
     if status != 200:

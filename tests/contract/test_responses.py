@@ -144,6 +144,18 @@ def test_the_length_ends_it(client):
     assert events[-1].response.output_text == response.output_text
 
 
+def test_input_tokens_are_counted(client):
+    response = ask(client, "weather", tools=TOOLS, instructions="Be brief.")
+    count = client.responses.input_tokens.count(
+        model="scripted", input="weather", tools=TOOLS, instructions="Be brief."
+    )
+    assert count.input_tokens == response.usage.input_tokens
+    more = client.responses.input_tokens.count(model="scripted", input="x", previous_response_id=response.id)
+    assert more.input_tokens > 0
+    with pytest.raises(openai.NotFoundError):
+        client.responses.input_tokens.count(model="none", input="x")
+
+
 def test_conversations_go_on(client, server):
     server.say("It is sunny.<|turn_end|>\n<|turn|>user\nand", "Tomorrow too.")
     first = ask(client, "plain", instructions="Be brief.")
@@ -375,6 +387,7 @@ def test_the_document_has_the_models(server):
     paths = json.loads(body)["paths"]
     for path, verb in [
         ("/v1/responses", "post"),
+        ("/v1/responses/input_tokens", "post"),
         ("/v1/responses/{response_id}", "get"),
         ("/v1/responses/{response_id}/cancel", "post"),
         ("/v1/responses/{response_id}", "delete"),
@@ -386,6 +399,22 @@ def test_the_document_has_the_models(server):
         assert good["$ref"].startswith("#/components/schemas/")
         if verb == "post" and "cancel" not in path:
             assert paths[path][verb]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+
+
+def test_a_server_that_keeps_nothing(tmp_path):
+    with Scripted(agents.folder(tmp_path), ["--response-store-count", "0"]) as server, connect(server) as client:
+        response = ask(client, "x")
+        assert response.store is False
+        for gone in (
+            lambda: client.responses.retrieve(response.id),
+            lambda: ask(client, "x", previous_response_id="y"),
+        ):
+            with pytest.raises(openai.NotFoundError):
+                gone()
+        for name in ("background", "store"):
+            with pytest.raises(openai.BadRequestError) as caught:
+                ask(client, "x", **{name: True})
+            assert caught.value.param == name
 
 
 def test_the_servers_end_is_an_end(tmp_path):

@@ -118,6 +118,11 @@ class Deleted(Answer):
     deleted: Literal[True] = True
 
 
+class InputTokens(Answer):
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
+
+
 class ItemList(Answer):
     object: Literal["list"] = "list"
     data: list[dict[str, Any]]

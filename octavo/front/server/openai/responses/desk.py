@@ -47,10 +47,7 @@ class Desk:
         stored = self._stored(body)
         before = self._before(body.previous_response_id)
         items = _input(body)
-        placed: Sequence[Placed] = [
-            *[("previous_response_id", item) for item in (before.conversation() if before is not None else ())],
-            *[("input" if isinstance(body.input, str) else f"input.{index}", item) for index, item in enumerate(items)],
-        ]
+        placed = _placed(body, before, items)
         if body.truncation == "auto":
             placed = await unless_gone(request.receive, self._shortened(request, body, placed))
         turn = self._turn(request, body, placed)
@@ -77,6 +74,14 @@ class Desk:
             return as_json(await unless_gone(request.receive, run.whole()))
         finally:
             run.close()
+
+    async def count(self, request: Request, body: ResponsesBody) -> int:
+        """Tokens of the prompt."""
+        check(body)
+        placed = _placed(body, self._before(body.previous_response_id), _input(body))
+        turn = self._turn(request, body, placed)
+        with named(NAMES):
+            return len(await unless_gone(request.receive, turn.prompt()))
 
     def _turn(self, request: Request, body: ResponsesBody, items: Sequence[Placed]) -> ChatTurn:
         fields = chat_fields(body, items)
@@ -178,6 +183,16 @@ def _input(body: ResponsesBody) -> Sequence[AnyItem]:
         if item.id is None:
             item.id = f"{_ITEM_PREFIX[item.type]}_{uuid.uuid4().hex}"
     return items
+
+
+def _placed(body: ResponsesBody, before: Turn | None, items: Sequence[AnyItem]) -> Sequence[Placed]:
+    """The whole conversation, each item with the field that it came in."""
+    history = before.conversation() if before is not None else []
+    whole = isinstance(body.input, str)
+    return [
+        *[("previous_response_id", item) for item in history],
+        *[("input" if whole else f"input.{index}", item) for index, item in enumerate(items)],
+    ]
 
 
 def _owner() -> bytes:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response as HTTPResponse
 
 from octavo.errors import BadRequest
-from octavo.front.server.openai.responses.answers import Deleted, ItemList, Response
+from octavo.front.server.openai.responses.answers import Deleted, InputTokens, ItemList, Response
 from octavo.front.server.openai.responses.convert import AnyItem
 from octavo.front.server.openai.responses.desk import Desk, as_json, nothing
 from octavo.front.server.openai.responses.schema import MessageItem, ResponsesBody
@@ -32,6 +32,11 @@ def routes(service: Service) -> APIRouter:
     async def create_response(request: Request, body: ResponsesBody) -> HTTPResponse:
         """Answer input items, or go on from an earlier response. With ``stream`` the answer is a stream of events."""
         return await desk.create(request, body)
+
+    @router.post("/v1/responses/input_tokens", responses=ERRORS)
+    async def count_input_tokens(request: Request, body: ResponsesBody) -> InputTokens:
+        """How many tokens a request for a response has as a prompt."""
+        return InputTokens(input_tokens=await desk.count(request, body))
 
     @router.get("/v1/responses/{response_id}", response_model=Response, responses=ERRORS | _STREAM)
     async def retrieve_response(
