@@ -1,16 +1,17 @@
 """Tools of a request: what may be given, and which of them the model may or must call."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 from octavo.errors import BadRequest, Unsupported
 from octavo.front.parsers.base import Tool
 from octavo.front.tokenizers.base import check_text
 
 MAX_TOOLS = 512
-#: Characters of one tool's schema as JSON, and of all of them.
+#: Bytes of one tool's schema as JSON, and of all of them.
 MAX_SCHEMA = 1 << 17
 MAX_SCHEMAS = 1 << 21
 #: Levels of a schema.
@@ -53,7 +54,7 @@ def read_tools(given: Sequence[Mapping[str, Any]] | None) -> list[Tool]:
         found[tool.name] = tool
         size += _size(tool.parameters, f"{where}.function.parameters")
         if size > MAX_SCHEMAS:
-            raise BadRequest(f"the schemas of tools may have at most {MAX_SCHEMAS} characters together", "tools")
+            raise BadRequest(f"the schemas of tools may have at most {MAX_SCHEMAS} bytes together", "tools")
     return list(found.values())
 
 
@@ -96,7 +97,7 @@ def _tool(one: Mapping[str, Any], where: str) -> Tool:
 
 
 def _size(schema: Any, where: str) -> int:
-    """Characters of a schema as JSON. Raises ``BadRequest`` where it is too long or too deep."""
+    """Bytes of a schema as JSON. Raises ``BadRequest`` where it is too long or too deep."""
     level, depth = [schema], 0
     while level:
         depth += 1
@@ -108,9 +109,9 @@ def _size(schema: Any, where: str) -> int:
             for item in (node.values() if isinstance(node, Mapping) else node)
             if isinstance(item, (Mapping, list))
         ]
-    size = len(json.dumps(schema))
+    size = len(msgspec.json.encode(schema))
     if size > MAX_SCHEMA:
-        raise BadRequest(f"{where} may have at most {MAX_SCHEMA} characters as JSON, got {size}", where)
+        raise BadRequest(f"{where} may have at most {MAX_SCHEMA} bytes as JSON, got {size}", where)
     return size
 
 
