@@ -5,6 +5,7 @@ taken yet is merged in its ``Group``, so a slow one costs bounded memory and slo
 """
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -30,6 +31,8 @@ _log = logger(__name__)
 
 #: Seconds beyond a step's own limit that the core may take to answer an ``add``.
 _ADMIT_GRACE = 30.0
+#: Seconds after the start, and between two looks, at which a server may have time to spare.
+_IDLE = 3.0
 #: A core that is silent for so many times ``step_timeout``, with requests open, will not speak any more.
 _GIVE_UP = 5
 
@@ -131,6 +134,7 @@ class AsyncEngine:
         self._desk = Desk()
         #: Whether the core knows the vocabulary, which only grammars need.
         self._taught = False
+        self._teaching: asyncio.Future | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stats: list[Callable[[StepStats], None]] = []
         self._mourners: list[Callable[[str], None]] = []
@@ -211,6 +215,31 @@ class AsyncEngine:
         """Call ``callback`` with each request that is over."""
         self._desk.on_end(callback)
 
+    async def teach(self) -> None:
+        """Tell the core the vocabulary, which a grammar needs; later calls do nothing."""
+        if not self._taught:
+            vocabulary = await asyncio.to_thread(self.intake.vocabulary)
+            self._check_alive()
+            self._core.teach(vocabulary)
+            self._taught = True
+
+    def teach_when_idle(self) -> None:
+        """For a server: ``teach`` as soon as nobody waits, so that the first grammar delays no stream."""
+        if self._loop is not None and self.tokenizer is not None and self.tokenizer.pieces is not None:
+            self._loop.call_later(_IDLE, self._teach_if_idle)
+
+    def _teach_if_idle(self) -> None:
+        if self._loop is None or self.dead is not None or self._taught:
+            return
+        if self._desk:
+            self.teach_when_idle()
+        else:
+            self._teaching = asyncio.ensure_future(self._teach_early())
+
+    async def _teach_early(self) -> None:
+        with contextlib.suppress(EngineDead):  # who waits for an answer learns it there
+            await self.teach()
+
     # -- requests --
 
     async def submit(
@@ -263,11 +292,8 @@ class AsyncEngine:
             gone = isinstance(error, asyncio.CancelledError)
             self._desk.turned_away("aborted" if gone else "rejected" if isinstance(error, RequestError) else "failed")
             raise
-        if requests[0].grammar is not None and not self._taught:
-            vocabulary = await asyncio.to_thread(self.intake.vocabulary)
-            self._check_alive()
-            self._core.teach(vocabulary)
-            self._taught = True
+        if requests[0].grammar is not None:
+            await self.teach()
         request_id = request_id or uuid.uuid4().hex
         group = Group(request_id, prompt.text, prompt.ids, params, self.tokenizer, handles, arrival)
         stream = Stream(self, group)

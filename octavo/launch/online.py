@@ -306,6 +306,7 @@ class _House:
         )
         engine.on_dead(self._died)
         engine.attach()
+        engine.teach_when_idle()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)

@@ -4,12 +4,15 @@ import threading
 from collections import OrderedDict
 from typing import TypeAlias
 
+from octavo.common.log import logger
 from octavo.config.engine import GrammarSection
 from octavo.core.grammar.base import DEFAULT, ENGINES, Engine, Grammar, Template
 from octavo.core.grammar.trial import TookTooLong, Trial
 from octavo.errors import BadRequest
 from octavo.wire.request import GrammarRef
 from octavo.wire.vocabulary import Vocabulary
+
+log = logger(__name__)
 
 #: Grammars that are kept, and characters of their texts together.
 KEPT = 256
@@ -53,9 +56,7 @@ class TriedCompiler:
             while len(self._slow) > KEPT:
                 self._slow.popitem(last=False)
             raise
-        if self._engine is None:
-            self._engine = ENGINES.load(self._backend)(self._vocabulary, self._width)
-        template = self._engine.build(text)
+        template = self._ready().build(text)
         with self._lock:
             self._kept[key] = template
             self._text += len(ref.text)
@@ -63,6 +64,19 @@ class TriedCompiler:
                 (_, old, _, _), _ = self._kept.popitem(last=False)
                 self._text -= len(old)
         return template.open()
+
+    def warm(self) -> None:
+        """Bind the engine to the vocabulary before the first grammar comes: it takes the interpreter's lock for tenths
+        of a second, which costs the least while nobody waits. In the thread of ``compile``."""
+        try:
+            self._ready()
+        except Exception as error:  # told to the first request that brings a grammar
+            log.warning("structured outputs are not ready: %s", error)
+
+    def _ready(self) -> Engine:
+        if self._engine is None:
+            self._engine = ENGINES.load(self._backend)(self._vocabulary, self._width)
+        return self._engine
 
     def close(self) -> None:
         self._trial.close()

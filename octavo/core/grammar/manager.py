@@ -124,8 +124,9 @@ class Grammars(Generic[T]):
     def teach(self, section: GrammarSection, vocabulary: Vocabulary) -> None:
         """From now on grammars are compiled, for this vocabulary. A compiler that is there already stays."""
         if self.compiler is None:
-            self.compiler = TriedCompiler(section, vocabulary, self._vocab)
+            self.compiler = compiler = TriedCompiler(section, vocabulary, self._vocab)
             self._eos = vocabulary.eos
+            self._threads().submit(compiler.warm)
 
     def start(self, key: T, ref: GrammarRef, stops: tuple[int, ...] = ()) -> None:
         """Compile for the request ``key``, which may end its answer with ``stops``."""
@@ -141,8 +142,6 @@ class Grammars(Generic[T]):
         if isinstance(compiler, TriedCompiler) and (kept := compiler.kept(ref)) is not None:
             follow(kept)
             return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, "octavo-grammar")
 
         def done(future: Future) -> None:
             error = future.exception()
@@ -153,7 +152,12 @@ class Grammars(Generic[T]):
             else:
                 self._notify(key, RequestError(f"the grammar could not be compiled: {error}", "structured_outputs"))
 
-        self._pool.submit(compiler.compile, ref).add_done_callback(done)
+        self._threads().submit(compiler.compile, ref).add_done_callback(done)
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, "octavo-grammar")
+        return self._pool
 
     def masks(self, plan: StepPlan, followers: Sequence[Follower | None]) -> GrammarMasks | None:
         """Masks for ``plan.masked``, whose followers these are; None (the request has just ended) allows everything."""
