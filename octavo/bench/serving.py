@@ -14,6 +14,7 @@ import urllib.request
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from octavo.common.client import bearer
 from octavo.errors import ConfigError, EngineDead
 
 #: Ids under this one are often special tokens: random prompts leave them out where the vocabulary allows.
@@ -85,7 +86,7 @@ def models(url: str, key: str | None) -> list[str]:
     """The server's model names. Raises ConfigError where it cannot be reached or has none."""
     address = url.rstrip("/").removesuffix("/v1") + "/v1/models"
     try:
-        request = urllib.request.Request(address, headers={"Authorization": f"Bearer {key}"} if key else {})
+        request = urllib.request.Request(address, headers=bearer(key))
         with urllib.request.urlopen(request, timeout=10) as answer:
             names = [one["id"] for one in json.load(answer)["data"]]
     except (OSError, ValueError, KeyError) as error:
@@ -101,8 +102,7 @@ def speculation(load: Load) -> dict[str, float]:
 
     found: dict[str, float] = {}
     try:
-        headers = {"Authorization": f"Bearer {load.key}"} if load.key else {}
-        request = urllib.request.Request(load.base + "/metrics", headers=headers)
+        request = urllib.request.Request(load.base + "/metrics", headers=bearer(load.key))
         with urllib.request.urlopen(request, timeout=10) as answer:
             for family in text_string_to_metric_families(answer.read().decode()):
                 for sample in family.samples if family.name.startswith("vllm:spec_decode_") else ():

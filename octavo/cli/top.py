@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from octavo.cli.terminal import bold, dim
+from octavo.common.client import bearer
 from octavo.config import env
 from octavo.config.cli import Parser
 from octavo.errors import ConfigError
@@ -90,7 +91,7 @@ class Look:
 
 def look(url: str, key: str | None) -> Look:
     """Ask the server. Raises ``ConfigError`` in a sentence where it does not tell."""
-    request = urllib.request.Request(url + "/metrics", headers={"Authorization": f"Bearer {key}"} if key else {})
+    request = urllib.request.Request(url + "/metrics", headers=bearer(key))
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             text = answer.read(LONGEST).decode()

@@ -52,6 +52,14 @@ def test_top_shows_a_running_server(server, capsys):
     assert "ms" in next(line for line in said.splitlines() if "time to first token" in line)
 
 
+def test_keys_of_any_letters(server, capsys):
+    """A server without keys takes any; what cannot be sent is told."""
+    for words in (["chat", "-q", "hi", "--max-tokens", "2", "--url"], ["top", "--once", "--interval", "0.1"]):
+        assert main([*words, server.url, "--api-key", "ключ-é"]) == 0
+        assert main([*words, server.url, "--api-key", "a\nb"]) == 1
+        assert "control character" in capsys.readouterr().err
+
+
 def test_top_says_what_is_wrong(server, capsys):
     for words, told in (
         (["http://127.0.0.1:9"], "no server answers"),

@@ -218,6 +218,22 @@ def test_without_a_key_it_says_so_and_asks_again(visit):
     assert "API key" in page.inner_text(".message .error")
 
 
+def test_an_edit_stops_the_answer_before(visit):
+    page = visit()
+    ask(page, "endless")
+    until(page, "document.querySelector('.message.assistant')?.innerText.includes('word word')")
+    page.hover(".message.user")
+    page.get_by_role("button", name="Edit").click()
+    page.fill(".editing textarea", "endless, edited")
+    page.keyboard.press("Enter")
+    until(page, "document.querySelector('.message.assistant').innerText.includes('word word')")
+    assert page.locator(".message").count() == 2
+    assert page.is_visible("#stop")
+    assert page.get_attribute(".message.assistant", "aria-busy") == "true"
+    page.click("#stop")
+    done(page)
+
+
 def test_from_the_keyboard(visit):
     page = visit(viewport={"width": 1200, "height": 800})
     bodies = fake(page, stream({"content": "yes"}), stream({"content": "again"}), stream({"content": "edited"}))
@@ -447,6 +463,19 @@ def test_history_stays_in_this_browser(visit):
     assert titles.all_inner_texts() == ["turns, second talk"]
     page.click("#forget")
     assert page.evaluate("localStorage['octavo.talks']") == "[]"
+    ask(page, "turns")
+    done(page)
+    other = page.context.new_page()
+    other.goto(page.url)
+    ask(other, "turns in another tab")
+    done(other)
+    page.wait_for_selector("#talks .title:has-text('another tab')")
+    assert page.locator(".message").count() == 2, "what is open here stays"
+    ask(page, "turns again")
+    done(page)
+    other.reload()
+    assert sorted(other.locator("#talks .title").all_inner_texts()) == ["turns", "turns in another tab"]
+    other.close()
     page.evaluate("localStorage['octavo.talks'] = '{broken'; localStorage['octavo.settings'] = '3'")
     page.reload()
     page.wait_for_selector(".empty")

@@ -50,6 +50,7 @@ def test_what_cannot_be_run_is_told_in_a_sentence(capsys, tmp_path):
         (["serve", "--request-rate", "-3"], "--request-rate must be at least 0, got -3"),
         (["serve", "--base-url", "nowhere"], "no server answers at nowhere"),
         (["serve", "--base-url", "nowhere", "--port", "3"], "leave --host and --port out"),
+        (["serve", "--api-key", "a\nb"], "holds a control character"),
         (["serve", "--burstiness", "0"], "--burstiness must be over 0"),
         (["serve", "--max-concurrency", "0"], "--max-concurrency must be at least 1, got 0"),
         (["serve", "--random-range-ratio", "1"], "--random-range-ratio must be from 0 to under 1"),

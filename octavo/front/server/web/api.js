@@ -29,7 +29,7 @@ export async function call(path, {quiet = false, ...options} = {}) {
   for (;;) {
     const key = sessionStorage.getItem(KEY);
     const headers = {...options.headers};
-    if (key) headers.authorization = `Bearer ${key}`;
+    if (key) headers.authorization = bearer(key);
     const answer = await fetch(new URL(path, BASE), {...options, headers, cache: "no-store"});
     if (answer.ok) return answer;
     if (answer.status === 401 && !quiet) {
@@ -39,6 +39,9 @@ export async function call(path, {quiet = false, ...options} = {}) {
     throw new Refused(answer.status, await reason(answer));
   }
 }
+
+/** UTF-8 in a header, whose characters are bytes. */
+const bearer = (key) => "Bearer " + String.fromCharCode(...new TextEncoder().encode(key));
 
 export function post(path, body, signal) {
   return call(path, {method: "POST", body: JSON.stringify(body), signal, headers: {"content-type": "application/json"}});

@@ -3,7 +3,7 @@ import * as api from "./api.js";
 import {MessageView} from "./message.js";
 import {make} from "./render.js";
 import {asked, systemPrompt} from "./settings.js";
-import {loadTalks, saveTalks} from "./store.js";
+import {loadTalks, saveTalks, TALKS} from "./store.js";
 
 const $ = (id) => document.getElementById(id);
 const TITLE = 60;
@@ -35,7 +35,15 @@ export function initChat() {
     saveTalks(talks);
     open(blank());
   });
+  addEventListener("storage", reload);
   open(talk);
+}
+
+/** Another tab changed what is kept: take it, with the conversation that is open here as it is here. */
+function reload(event) {
+  if (event.key !== TALKS) return;
+  talks = loadTalks().map((one) => one.id === talk.id ? talk : one);
+  list();
 }
 
 function blank() {
@@ -195,7 +203,7 @@ async function answer() {
   if (talks.includes(here)) saveTalks(talks);
   if (here !== talk) return;
   const stick = atBottom();
-  refresh();
+  refresh(running !== null); // where the question was edited meanwhile, the next answer is on its way
   if (stick) bottom();
 }
 

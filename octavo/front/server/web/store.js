@@ -1,5 +1,6 @@
 // What this browser keeps: conversations and settings. A broken or full storage costs history, never the page.
-const TALKS = "octavo.talks", SETTINGS = "octavo.settings";
+export const TALKS = "octavo.talks";
+const SETTINGS = "octavo.settings";
 const MOST = 100;
 
 function read(name, otherwise) {
