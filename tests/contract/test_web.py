@@ -1,4 +1,7 @@
-"""The web page at /, in a headless Chromium against a live server with a key; skipped where there is no Chromium."""
+"""The web page at /, in a headless Chromium against a live server with a key; skipped where there is no Chromium.
+
+One long file, so that one server and one browser do for all of it.
+"""
 
 import http.client
 import json
