@@ -1,12 +1,13 @@
 """Structured outputs through LLM: what was asked is what comes, however requests are batched, cut or preempted."""
 
+import asyncio
 import json
 import re
 
 import jsonschema
 import pytest
 
-from octavo import LLM, SamplingParams, StructuredOutputsParams
+from octavo import LLM, AsyncLLM, SamplingParams, StructuredOutputsParams
 from octavo.errors import BadRequest
 from octavo.testing import tiny, tokenizer
 
@@ -107,6 +108,29 @@ def test_an_engine_without_a_tokenizer_says_so(folder):
         pytest.raises(BadRequest, match="tokenizer"),
     ):
         llm.generate([[5]], SamplingParams(detokenize=False, structured_outputs=asks(regex="a")), use_tqdm=False)
+
+
+def test_a_server_gets_ready_while_nobody_waits(folder, monkeypatch):
+    monkeypatch.setattr("octavo.front.engine._IDLE", 0.01)
+
+    async def run() -> None:
+        async with AsyncLLM(str(folder), inline=True, dtype="float32", max_model_len=96, threads=1) as llm:
+            engine = llm.engine
+            engine.attach()
+            free = llm.generate([5, 6], SamplingParams(max_tokens=30, ignore_eos=True))
+            await anext(free)
+            engine.teach_when_idle()
+            await asyncio.sleep(0.05)
+            async for _ in free:
+                pass
+            async with asyncio.timeout(30):
+                while not engine._taught:
+                    await asyncio.sleep(0.01)
+            ruled = SamplingParams(structured_outputs=asks(choice=["fine"]))
+            texts = [one.outputs[0].text async for one in llm.generate([5], ruled)]
+            assert texts[-1] == "fine"
+
+    asyncio.run(run())
 
 
 @pytest.mark.model
