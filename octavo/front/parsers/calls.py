@@ -6,11 +6,10 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from octavo.front.parsers.coerce import Schema
+from octavo.front.parsers.coerce import NOTHING, Schema
 from octavo.front.parsers.events import Event, Kind
 
 _ALPHANUMERIC = string.ascii_letters + string.digits
-_NOTHING = Schema(None)
 
 
 class Tool(NamedTuple):
@@ -42,7 +41,7 @@ class Calls:
     def schema(self, name: str) -> Schema:
         """Of a tool that nobody gave: one that says nothing."""
         if name not in self.tools:
-            return _NOTHING
+            return NOTHING
         if name not in self._schemas:
             self._schemas[name] = Schema(self.tools[name].parameters)
         return self._schemas[name]

@@ -18,6 +18,8 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,4000}")
 _NUMBER = re.compile(r"[+-]?([0-9]{1,400}\.?[0-9]{0,400}|\.[0-9]{1,400})([eE][+-]?[0-9]{1,4})?")
 #: Levels of $ref, anyOf and of values that are followed.
 _DEPTH = 16
+#: Schemas that one is put together of.
+_PARTS = 256
 #: Levels of brackets of a value that is read whole.
 _LEVELS = 100
 _NAMES = ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (list, "array"), (dict, "object"))
@@ -74,35 +76,87 @@ def _refuse(word: str) -> Any:
 
 
 class Schema:
-    """A tool's parameters: which types each may have. Anything that is no schema says nothing."""
+    """What a schema says of a value and of what is in it; a tool's parameters are the members of its root.
 
-    __slots__ = ("_kinds", "_properties", "_root")
+    Anything that is no schema says nothing. What is asked for twice is worked out once.
+    """
 
-    def __init__(self, root: Any):
-        self._root = root if isinstance(root, Mapping) else {}
-        found = resolve(self._root, self._root).get("properties")
-        self._properties: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
-        self._kinds: dict[str, frozenset[str]] = {}
+    __slots__ = ("_items", "_kinds", "_members", "_node", "_parts", "_root")
+
+    def __init__(self, node: Any, root: Mapping[str, Any] | None = None):
+        self._root: Mapping[str, Any] = root if root is not None else node if isinstance(node, Mapping) else {}
+        self._node = node
+        self._parts: list[Mapping[str, Any]] | None = None
+        self._kinds: frozenset[str] | None = None
+        self._items: Schema | None = None
+        self._members: dict[str, Schema] = {}
+
+    def _said(self, word: str) -> list[Any]:
+        """What the schema and the parts that it is put together of say under ``word``."""
+        if self._parts is None:
+            self._parts = parts(self._node, self._root)
+        return [part[word] for part in self._parts if word in part]
+
+    def _all(self, schemas: list[Any]) -> "Schema":
+        return NOTHING if not schemas else Schema(schemas[0] if len(schemas) == 1 else {"anyOf": schemas}, self._root)
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Types that the value may have; none where the schema does not say."""
+        if self._kinds is None:
+            self._kinds = types(self._node, self._root)
+        return self._kinds
+
+    @property
+    def says_text(self) -> bool:
+        """Whether the value is a string whatever it looks like, so that it can be told as it comes."""
+        return self.kinds <= {"string"}
+
+    @property
+    def no_text(self) -> bool:
+        """Whether a string is none of what the value may be."""
+        return bool(self.kinds) and "string" not in self.kinds
+
+    def member(self, key: str) -> "Schema":
+        """Of an object's member ``key``."""
+        if key not in self._members:
+            if key not in self and not self._said("additionalProperties"):
+                return NOTHING  # and nothing is kept, whatever a model writes
+            found = [props[key] for props in self._said("properties") if isinstance(props, Mapping) and key in props]
+            more = [extra for extra in self._said("additionalProperties") if isinstance(extra, Mapping)]
+            self._members[key] = self._all(found or more)
+        return self._members[key]
+
+    @property
+    def items(self) -> "Schema":
+        """Of a list's elements."""
+        if self._items is None:
+            self._items = self._all([items for items in self._said("items") if isinstance(items, Mapping)])
+        return self._items
+
+    def value(self, text: str) -> Any:
+        """``text`` as a value."""
+        return coerce(text, self._node, self._root)
 
     def __contains__(self, key: str) -> bool:
-        return key in self._properties
+        return any(isinstance(props, Mapping) and key in props for props in self._said("properties"))
 
     def __len__(self) -> int:
-        return len(self._properties)
+        return sum(len(props) for props in self._said("properties") if isinstance(props, Mapping))
 
     def types(self, key: str) -> frozenset[str]:
-        """Types that parameter ``key`` may have; none where the schema does not say."""
-        if key not in self._kinds:
-            self._kinds[key] = types(self._properties.get(key), self._root)
-        return self._kinds[key]
+        return self.member(key).kinds
 
     def is_text(self, key: str) -> bool:
-        """Whether a value of ``key`` is a string whatever it looks like, so that it can be told as it comes."""
-        return self.types(key) <= {"string"}
+        return self.member(key).says_text
 
     def coerce(self, key: str, text: str) -> Any:
         """``text`` as a value of parameter ``key``."""
-        return coerce(text, self._properties.get(key), self._root)
+        return self.member(key).value(text)
+
+
+#: Of a value of which nothing is known.
+NOTHING = Schema(None)
 
 
 def resolve(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -123,27 +177,34 @@ def resolve(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
-def types(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
-    """JSON types that ``schema`` allows, by what it names; empty where it names none."""
+def parts(schema: Any, root: Mapping[str, Any], depth: int = 0) -> list[Mapping[str, Any]]:
+    """``schema`` and all that its anyOf, oneOf and allOf are made of, as far as they are bounded."""
     schema = resolve(schema, root)
+    found = [schema]
+    for word in ("anyOf", "oneOf", "allOf"):
+        inner = schema.get(word)
+        if isinstance(inner, (list, tuple)) and depth < _DEPTH:
+            for part in inner[:64]:
+                if len(found) < _PARTS:
+                    found += parts(part, root, depth + 1)
+    return found[:_PARTS]
+
+
+def types(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
+    """JSON types that ``schema`` allows, by what it names; empty where it names none."""
     found: set[str] = set()
-    named = schema.get("type")
-    for name in named if isinstance(named, (list, tuple)) else [named]:
-        if isinstance(name, str):
-            found.add(_canonical(name))
-    values = schema.get("enum")
-    if named is None:
-        values = list(values) if isinstance(values, (list, tuple)) else []
-        for value in [*values, schema["const"]] if "const" in schema else values:
-            found.add("null" if value is None else next((n for t, n in _NAMES if isinstance(value, t)), "string"))
-    if depth < _DEPTH:
-        for word in ("anyOf", "oneOf", "allOf"):
-            parts = schema.get(word)
-            if isinstance(parts, (list, tuple)):
-                for part in parts[:64]:
-                    found |= types(part, root, depth + 1)
-    if not found and "properties" in schema:
-        found.add("object")
+    for part in parts(schema, root):
+        named = part.get("type")
+        for name in named if isinstance(named, (list, tuple)) else [named]:
+            if isinstance(name, str):
+                found.add(_canonical(name))
+        if named is None:
+            values = part.get("enum")
+            values = list(values) if isinstance(values, (list, tuple)) else []
+            for value in [*values, part["const"]] if "const" in part else values:
+                found.add("null" if value is None else next((n for t, n in _NAMES if isinstance(value, t)), "string"))
+            if not values and "properties" in part:
+                found.add("object")
     return frozenset(found & _ALL)
 
 
@@ -165,7 +226,7 @@ def coerce(text: str, schema: Any, root: Mapping[str, Any], depth: int = 0) -> A
         if kind in kinds:
             found = _as(kind, bare, text)
             if found is not _MISS:
-                return _inner(found, schema, root, depth) if kind in ("object", "array") else found
+                return _inner(found, Schema(schema, root), depth) if kind in ("object", "array") else found
     try:
         return loads(bare)
     except ValueError:
@@ -202,18 +263,14 @@ def _number(bare: str) -> Any:
     return value
 
 
-def _inner(value: Any, schema: Any, root: Mapping[str, Any], depth: int) -> Any:
+def _inner(value: Any, schema: Schema, depth: int) -> Any:
     """Strings inside objects and arrays whose schema wants another type."""
     if depth >= _DEPTH:
         return value
     if isinstance(value, str):
-        kinds = types(schema, root)
-        return value if not kinds or "string" in kinds else coerce(value, schema, root, depth + 1)
-    schema = resolve(schema, root)
+        return coerce(value, schema._node, schema._root, depth + 1) if schema.no_text else value
     if isinstance(value, dict):
-        properties = schema.get("properties")
-        if isinstance(properties, Mapping):
-            return {key: _inner(item, properties.get(key), root, depth + 1) for key, item in value.items()}
-    elif isinstance(value, list) and isinstance(schema.get("items"), Mapping):
-        return [_inner(item, schema["items"], root, depth + 1) for item in value]
+        return {key: _inner(item, schema.member(key), depth + 1) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_inner(item, schema.items, depth + 1) for item in value]
     return value

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from octavo.front.parsers.coerce import Schema, dumps, escaped, loads
+from octavo.front.parsers.coerce import NOTHING, Schema, dumps, escaped, loads
 
 #: Levels of brackets.
 _DEPTH = 100
@@ -57,8 +57,8 @@ _VALUE, _KEY, _BARE, _ASSIGN, _NEXT, _STRING, _ESCAPE, _SCALAR_STATE, _DONE = ra
 
 
 class Literal:
-    """``write``: takes pieces of JSON. ``schema``: of the members of the outermost object; a string for a member that
-    is to be no string waits for its end and is coerced.
+    """``write``: takes pieces of JSON. ``schema``: of the value; a string in it, at any depth, that is to be no string
+    waits for its end and is coerced.
 
     ``done``: the value is whole. ``broken``: it can be none; nothing more is read.
     """
@@ -74,7 +74,7 @@ class Literal:
         "_parts",
         "_quote",
         "_scalar",
-        "_schema",
+        "_schemas",
         "_state",
         "_write",
         "broken",
@@ -83,7 +83,9 @@ class Literal:
     )  # fmt: skip
 
     def __init__(self, write: Callable[[str], None], notation: Notation = JSON, schema: Schema | None = None):
-        self._write, self._notation, self._schema = write, notation, schema
+        self._write, self._notation = write, notation
+        #: Of the value that is next at each level, the whole and then what open brackets hold.
+        self._schemas = [schema if schema is not None else NOTHING]
         self._state = _VALUE
         self._frames: list[_Frame] = []
         #: Whether the innermost bracket holds nothing yet, a level.
@@ -231,6 +233,7 @@ class Literal:
             return
         if self._frames and not self._frames[-1].object:
             self._comma()
+        self._schemas.append(NOTHING if frame.object else self._schemas[-1].items)
         self._frames.append(frame)
         self._empty.append(True)
         self._write("{" if frame.object else "[")
@@ -239,6 +242,7 @@ class Literal:
     def _pop(self) -> None:
         frame = self._frames.pop()
         self._empty.pop()
+        self._schemas.pop()
         self._write("}" if frame.object else "]")
         self._over()
 
@@ -251,19 +255,12 @@ class Literal:
         if key:
             self._parts = []
             return
-        if self._coerced():
+        if self._frames and self._schemas[-1].no_text:
             self._buffer = []
             return
         if not (self._frames and self._frames[-1].object):
             self._comma()
         self._write('"')
-
-    def _coerced(self) -> bool:
-        """Whether the schema wants something else than a string for the member whose value begins."""
-        if self._schema is None or len(self._frames) != 1 or not self._frames[0].object:
-            return False
-        kinds = self._schema.types(self._name)
-        return bool(kinds) and "string" not in kinds
 
     def _string(self, text: str, at: int) -> int:
         if not self._quote:
@@ -282,11 +279,6 @@ class Literal:
             self._chars(char)
         return at + 1
 
-    @property
-    def _name(self) -> str:
-        """The member's name."""
-        return loads(f'"{self._key}"')
-
     def _chars(self, text: str) -> None:
         self._piece(escaped(text))
 
@@ -304,16 +296,18 @@ class Literal:
             self._end_key()
             return
         if self._buffer is not None:
-            assert self._schema is not None
             raw = loads(f'"{"".join(self._buffer)}"')
             self._buffer = None
-            self._write(dumps(self._schema.coerce(self._name, raw)))
+            if not self._frames[-1].object:
+                self._comma()
+            self._write(dumps(self._schemas[-1].value(raw)))
         else:
             self._write('"')
         self._over()
 
     def _end_key(self) -> None:
         self._key, self._state = "".join(self._parts), _ASSIGN
+        self._schemas[-1] = self._schemas[-2].member(loads(f'"{self._key}"'))
 
     def _escaped(self, char: str) -> None:
         self._escape += char
@@ -364,9 +358,8 @@ class Literal:
 
     def _told(self, text: str) -> str | None:
         """A number or a word as JSON; None where it is neither."""
-        top = self._notation.bare and len(self._frames) == 1
-        if top and self._schema is not None and self._schema.types(self._name):
-            return dumps(self._schema.coerce(self._name, text))
+        if self._notation.bare and self._frames and self._schemas[-1].kinds:
+            return dumps(self._schemas[-1].value(text))
         if text in _WORDS:
             return _WORDS[text]
         if _JSON_NUMBER.fullmatch(text):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.front.parsers.coerce import Schema, coerce, dumps, loads, types
+from octavo.front.parsers.coerce import NOTHING, Schema, coerce, dumps, loads, types
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,13 @@ from octavo.front.parsers.coerce import Schema, coerce, dumps, loads, types
         ({"type": "dict"}, "{'a': 1}", "{'a': 1}"),
         ({"type": "array", "items": {"type": "integer"}}, '["1", 2]', [1, 2]),
         ({"type": "object", "properties": {"u": {"type": "integer"}}}, '{"u": "2", "v": "2"}', {"u": 2, "v": "2"}),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, '{"u": "2"}', {"u": 2}),
+        (
+            {"anyOf": [{"properties": {"u": {"$ref": "#/$defs/n"}}}, {"type": "null"}]},
+            '{"u": ["2", "3"]}',
+            {"u": ["2", "3"]},
+        ),
+        ({"anyOf": [{"properties": {"u": {"$ref": "#/$defs/n"}}}, {"type": "null"}]}, '{"u": "2"}', {"u": 2}),
         ({"enum": [1, 2]}, "2", 2),
         ({"enum": ["a", None]}, "a", "a"),
         ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "null", None),
@@ -86,6 +93,15 @@ schemas = st.recursive(
 def test_any_schema_and_text_give_a_value_that_json_can_write(schema, text):
     value = coerce(text, schema, schema if isinstance(schema, dict) else {})
     assert loads(dumps(value)) == value
+
+
+def test_nothing_is_kept_of_keys_that_no_schema_names():
+    schema = Schema({"properties": {"a": {}}})
+    for i in range(100):
+        assert not schema.member(f"k{i}").kinds
+        assert not Schema(None).member(f"k{i}").items.kinds
+    assert len(schema._members) == 0
+    assert len(NOTHING._members) == 0
 
 
 def test_values_nested_too_deep_are_text():

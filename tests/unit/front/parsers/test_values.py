@@ -106,11 +106,33 @@ def test_nothing_is_evaluated():
 
 
 def test_strings_for_other_types_are_coerced():
+    point = {"type": "object", "properties": {"n": {"type": "integer"}, "s": {"type": "string"}}}
     schema = Schema(
-        {"properties": {"n": {"type": "integer"}, "s": {"type": "string"}, "u": {"type": ["string", "null"]}}}
+        {
+            "properties": {
+                "n": {"type": "integer"},
+                "s": {"type": "string"},
+                "u": {"type": ["string", "null"]},
+                "o": {"anyOf": [{"$ref": "#/$defs/point"}, {"type": "null"}]},
+                "l": {"type": "array", "items": {"type": "number"}},
+                "m": {"type": "object", "additionalProperties": {"$ref": "#/$defs/point"}},
+            },
+            "$defs": {"point": point},
+        }
     )
-    told, _ = read(['{"n": "3", "s": "4", "u": "null", "o": {"n": "5"}}'], schema=schema)
-    assert json.loads(told) == {"n": 3, "s": "4", "u": "null", "o": {"n": "5"}}
+    text = """{"n": "3", "s": "4", "u": "null", "o": {"n": "5", "s": "6", "x": "7"}, "l": ["1", "2.5", 3, "y"],
+        "m": {"a": {"n": "8"}, "b": [{"n": "9"}]}, "x": ["1"]}"""
+    for pieces in ([text], text):
+        told, _ = read(pieces, schema=schema)
+        assert json.loads(told) == {
+            "n": 3,
+            "s": "4",
+            "u": "null",
+            "o": {"n": 5, "s": "6", "x": "7"},
+            "l": [1, 2.5, 3, "y"],
+            "m": {"a": {"n": 8}, "b": [{"n": "9"}]},
+            "x": ["1"],
+        }
 
 
 def test_quotes_that_are_markers():
