@@ -9,12 +9,12 @@ from starlette.types import ASGIApp, Scope
 
 from octavo import __version__
 from octavo.front.metrics.prometheus import Prometheus
-from octavo.front.server import docs, errors, web
+from octavo.front.server import docs, errors, openapi, web
 from octavo.front.server.anthropic import routes as anthropic
 from octavo.front.server.control import manage
 from octavo.front.server.control import routes as control
 from octavo.front.server.inference import derender, generate, pooling, render
-from octavo.front.server.middleware import Auth, BodyLimit, RequestId
+from octavo.front.server.middleware import OPEN_PATHS, Auth, BodyLimit, RequestId
 from octavo.front.server.openai import chat, completions, models
 from octavo.front.server.openai.responses import routes as responses
 from octavo.front.server.options import Options
@@ -37,7 +37,7 @@ def build_app(engine: "AsyncEngine", options: Options, metrics: Prometheus) -> t
         version=__version__,
         description=_ABOUT,
         root_path=options.root_path,
-        openapi_url="/openapi.json" if options.docs else None,
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # it would send clients to whatever the Host header says
@@ -50,7 +50,9 @@ def build_app(engine: "AsyncEngine", options: Options, metrics: Prometheus) -> t
         api.include_router(manage.routes(service))
     if options.profiler is not None:
         api.include_router(manage.profile_routes(service, options.profiler))
+    open_paths = OPEN_PATHS | (web.OPEN_PATHS if options.web_ui else frozenset())
     if options.docs:
+        api.include_router(openapi.route(api, open_paths if options.api_keys else None))
 
         @api.get("/docs", include_in_schema=False)
         async def show_docs() -> HTMLResponse:
@@ -61,7 +63,7 @@ def build_app(engine: "AsyncEngine", options: Options, metrics: Prometheus) -> t
 
     app: ASGIApp = BodyLimit(api, options.max_body_size)
     if options.api_keys:
-        app = Auth(app, options.api_keys, web.OPEN_PATHS if options.web_ui else frozenset())
+        app = Auth(app, options.api_keys, open_paths)
     if options.allowed_origins:
         app = CORSMiddleware(
             app,

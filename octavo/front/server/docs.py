@@ -48,9 +48,8 @@ function fields(schema, api, parent) {
     }
   }
 }
-function trial(verb, path, schema, parent) {
-  const input = schema && make("textarea", '{"messages": [{"role": "user", "content": "Hello"}]}', parent);
-  if (input && !path.endsWith("chat/completions")) input.value = '{"prompt": "Hello"}';
+function trial(verb, path, body, parent) {
+  const input = body && make("textarea", JSON.stringify(body.example ?? {}), parent);
   const button = make("button", "send", parent), output = make("pre", "", parent);
   button.onclick = async () => {
     output.textContent = "...";
@@ -73,11 +72,13 @@ async function show() {
     make("b", verb.toUpperCase(), line).className = "verb";
     make("code", path, line);
     line.append(" " + (route.description || ""));
-    const schema = route.requestBody?.content["application/json"]?.schema;
-    if (schema) { make("h4", "body", box); fields(schema, api, box); }
-    const good = route.responses["200"]?.content?.["application/json"]?.schema;
-    if (good) { make("h4", "answer", box); fields(good, api, box); }
-    if (!path.includes("{")) trial(verb.toUpperCase(), path, schema, box);
+    const body = route.requestBody?.content["application/json"];
+    if (body) { make("h4", "body", box); fields(body.schema, api, box); }
+    const good = route.responses["200"]?.content;
+    if (good?.["application/json"]) { make("h4", "answer", box); fields(good["application/json"].schema, api, box); }
+    const told = good?.["text/event-stream"]?.itemSchema.properties.data;
+    if (told) { make("h4", "events", box); fields((told.anyOf?.[0] ?? told).contentSchema, api, box); }
+    if (!path.includes("{")) trial(verb.toUpperCase(), path, body, box);
   }
 }
 document.getElementById("key").onchange = show;

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from octavo import __version__
 from octavo.errors import BadRequest
@@ -31,14 +31,14 @@ def routes(service: Service, metrics: Prometheus) -> APIRouter:
         503: {"model": ErrorAnswer, "description": "the engine is gone, or the server is about to end"}
     }
 
-    @router.get("/health", responses=unwell)
+    @router.get("/health", response_class=Response, responses=unwell)
     async def health() -> Response:
         """Empty, status 200, while the engine can serve."""
         service.check_alive()
         return Response(status_code=200)
 
-    @router.get("/ping", responses=unwell)
-    @router.post("/ping", responses=unwell)
+    @router.get("/ping", response_class=Response, responses=unwell)
+    @router.post("/ping", response_class=Response, responses=unwell)
     async def ping() -> Response:
         """As /health."""
         return await health()
@@ -53,7 +53,7 @@ def routes(service: Service, metrics: Prometheus) -> APIRouter:
         """How many requests are being answered."""
         return {"server_load": len(service.open)}
 
-    @router.get("/metrics", response_class=Response)
+    @router.get("/metrics", response_class=PlainTextResponse)
     async def scrape() -> Response:
         """Metrics in Prometheus' text format, with vLLM's names."""
         return Response(metrics.text(), headers={"content-type": CONTENT_TYPE})

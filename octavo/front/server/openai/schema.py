@@ -293,7 +293,7 @@ class ChatMessage(Answer):
     tool_calls: list[ToolCall] | None = None
 
     @model_serializer(mode="wrap")
-    def _bare(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _bare(self, serialize: SerializerFunctionWrapHandler):  # with a type, the document would show nothing else
         optional = ("reasoning", "reasoning_content", "tool_calls")
         return {name: value for name, value in serialize(self).items() if value is not None or name not in optional}
 
