@@ -5,7 +5,8 @@ from typing import Any, Protocol
 
 from octavo.front.parsers.calls import Calls
 from octavo.front.parsers.coerce import Schema, loads
-from octavo.front.parsers.spec import Json, JsonCall, Python
+from octavo.front.parsers.elements import ElementReader
+from octavo.front.parsers.spec import Elements, Json, JsonCall, Python
 from octavo.front.parsers.values import JSON, PYTHON, Literal, Notation
 
 _SPACE = " \t\r\n"
@@ -39,8 +40,10 @@ class Reader(Protocol):
         """The state is left. True where everything was whole."""
 
 
-def reader(style: Json | JsonCall | Python, calls: Calls, name: str) -> Reader:
+def reader(style: Json | JsonCall | Python | Elements, calls: Calls, name: str) -> Reader:
     """``name``: of the call that is open, for ``Json``."""
+    if isinstance(style, Elements):
+        return ElementReader(calls, calls.schema(name), style)
     if isinstance(style, Json):
         return ObjectReader(calls, calls.schema(name), style.notation)
     return CallReader(calls, style) if isinstance(style, JsonCall) else PythonReader(calls, style.known)
@@ -100,6 +103,8 @@ class CallReader:
         self._arguments: str | None = None
         self._schema = calls.schema("")
         self._id = ""
+        #: A name that is no tool's, which arguments have to follow.
+        self._unknown = ""
         self.done = self.broken = False
 
     @property
@@ -193,6 +198,8 @@ class CallReader:
             name = _loaded("".join(parts))
             if not isinstance(name, str) or not name:
                 self.broken = True
+            elif self._style.bare and name not in self._calls.tools and self._arguments is None:
+                self._unknown = name
             else:
                 self._open(name)
         elif self._key in self._style.id:
@@ -208,7 +215,9 @@ class CallReader:
             self.broken = self._calls.is_open or not key
             if not self.broken:
                 self._open(key)
-        elif key not in (*style.name, *style.arguments, *style.id, "function", "type", "index"):
+        elif key in style.arguments and self._unknown:
+            self._open(self._unknown)
+        elif key not in (*style.name, *style.arguments, *style.id, "function", "type", "index", "tool_call_id"):
             # No call, or one that nobody can read: known at its first strange key, not at its end.
             self.broken = True
 
@@ -223,6 +232,7 @@ class CallReader:
             self._arguments = text
 
     def _open(self, name: str) -> None:
+        self._unknown = ""
         self._calls.open(name, self._id)
         self._schema = self._calls.schema(name)
         if self._arguments is not None:

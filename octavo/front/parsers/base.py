@@ -12,7 +12,7 @@ from octavo.front.parsers.grammar import tool_grammar
 from octavo.front.parsers.registry import REASONING_PARSERS, TOOL_PARSERS
 from octavo.front.parsers.spec import CONTENT, REASONING, ParserSpec, Think
 from octavo.front.parsers.stream import ParserStream
-from octavo.front.parsers.table import Table, Vocabulary
+from octavo.front.parsers.table import Table, Vocabulary, part_ids
 
 __all__ = ["Format", "Tool", "choose"]
 #: Tokens at a prompt's end in which markers of reasoning that are text are looked for.
@@ -81,8 +81,10 @@ class Format:
         ``history_calls``: calls in the conversation so far, for families that number them.
         """
         news = Calls(tools, self.spec.ids, history_calls, silent=not (calls and tools))
-        begin = self.begin(prompt_ids, template_kwargs or {})
-        return ParserStream(self._tables[bool(tools)], news, begin, reasoning=reasoning, keep=keep_special)
+        given, think = template_kwargs or {}, self.spec.think
+        begin = self.begin(prompt_ids, given)
+        hold = think is not None and think.is_forced(given)
+        return ParserStream(self._tables[bool(tools)], news, begin, reasoning=reasoning, keep=keep_special, hold=hold)
 
     def begin(self, prompt_ids: Sequence[int], template_kwargs: Mapping[str, Any]) -> str:
         """The state that an answer to this prompt begins in."""
@@ -91,8 +93,9 @@ class Format:
             return self.spec.start
         open_ = self._left_open(prompt_ids)
         if open_ is None and self._assume:
-            given = [bool(template_kwargs[name]) for name in think.kwargs if template_kwargs.get(name) is not None]
-            open_ = any(given) if given else think.default
+            open_ = think.is_on(template_kwargs)
+            if open_ is None:
+                open_ = think.default
         return REASONING if open_ else self.spec.start if self.spec.table else CONTENT
 
     def _left_open(self, prompt: Sequence[int]) -> bool | None:
@@ -118,7 +121,8 @@ class Format:
 
     def tool_grammar(self, tools: Sequence[Tool], *, required: bool, named: str | None, parallel: bool) -> str | None:
         """A Lark grammar (llguidance's) of calls in the family's own notation; None where there is none."""
-        return tool_grammar(self.spec, self._ids, tools, required=required, named=named, parallel=parallel)
+        ids = self._ids | part_ids(self.spec, self._vocabulary, self._ids)
+        return tool_grammar(self.spec, ids, tools, required=required, named=named, parallel=parallel)
 
     @cached_property
     def forced(self) -> "Format":
@@ -136,8 +140,8 @@ def choose(
     None where there is nothing to parse. Raises ``ConfigError`` for a name that is unknown, or two that do not go
     together.
     """
-    thinks = _named(reasoning, REASONING_PARSERS)
-    calls = _named(tool, TOOL_PARSERS)
+    thinks = _named(reasoning, REASONING_PARSERS, vocabulary)
+    calls = _named(tool, TOOL_PARSERS, vocabulary)
     if calls is None and tool == "auto":
         if thinks is not None and thinks.fused:
             calls = thinks
@@ -165,23 +169,29 @@ def choose(
     return Format(calls if thinks is not None or calls.fused else replace(calls, think=None), vocabulary, assume)
 
 
-def _named(name: str | None, registry: Any) -> ParserSpec | None:
-    return None if name is None or name == "auto" or name in _NONE else registry.load(name)
+def _named(name: str | None, registry: Any, vocabulary: Vocabulary) -> ParserSpec | None:
+    return None if name is None or name == "auto" or name in _NONE else _load(registry, name, vocabulary)
+
+
+def _load(registry: Any, name: str, vocabulary: Vocabulary) -> ParserSpec:
+    """The format of that name, as this vocabulary spells it."""
+    spec: ParserSpec = registry.load(name)
+    return spec if spec.refit is None else spec.refit([vocabulary.token(one) or "" for one in vocabulary.added_ids])
 
 
 def _shows(think: Think | None, template: str | None, vocabulary: Vocabulary) -> bool:
     """Whether the model reasons in this notation: a template that knows reasoning writes its end."""
     if think is None:
         return False
-    return think.end in template if template is not None else vocabulary.id(think.end) is not None
+    return (think.shown or think.end) in template if template is not None else vocabulary.id(think.end) is not None
 
 
 def _best(registry: Any, template: str | None, vocabulary: Vocabulary, calls: bool) -> ParserSpec | None:
     """The format all of whose hints are there, that has most to show for it; the registry's order decides a tie."""
     best: tuple[int, ParserSpec] | None = None
     for name in registry:
-        spec: ParserSpec = registry.load(name)
-        hints = spec.hints if calls else (spec.think.start, spec.think.end) if spec.think is not None else ()
+        spec = _load(registry, name, vocabulary)
+        hints = spec.hints if calls else _signs(spec.think)
         if not hints or not all(_there(hint, template, vocabulary) for hint in hints):
             continue
         if not (spec.table if calls else _shows(spec.think, template, vocabulary)):
@@ -190,6 +200,11 @@ def _best(registry: Any, template: str | None, vocabulary: Vocabulary, calls: bo
         if best is None or score > best[0]:
             best = (score, spec)
     return None if best is None else best[1]
+
+
+def _signs(think: Think | None) -> tuple[str, ...]:
+    """What a template of such reasoning holds."""
+    return () if think is None else (think.start, think.end, *(think.answers[0] if think.answers else ()))
 
 
 def _there(hint: str, template: str | None, vocabulary: Vocabulary) -> bool:

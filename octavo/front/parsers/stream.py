@@ -6,7 +6,7 @@ from octavo.front.parsers.arguments import Reader, reader
 from octavo.front.parsers.calls import Calls
 from octavo.front.parsers.events import Event, merged
 from octavo.front.parsers.prose import Counter, Prose
-from octavo.front.parsers.spec import AFTER, ARGS, BETWEEN, VALUE, Role, Tags, To
+from octavo.front.parsers.spec import AFTER, ANSWER, ARGS, BETWEEN, CONTENT, VALUE, JsonCall, Python, Role, Tags, To
 from octavo.front.parsers.table import RAW, State, Table
 from octavo.front.parsers.tags import TagWriter
 
@@ -17,7 +17,7 @@ _SPACE = 64
 
 #: Roles of states that are no part of a call's markup, and with them those that can only begin one.
 _PLAIN = (Role.CONTENT, Role.REASONING, Role.BETWEEN)
-_OUTSIDE = (*_PLAIN, Role.WRAP, Role.NAME)
+_OUTSIDE = (*_PLAIN, Role.WRAP, Role.LABEL, Role.NAME)
 
 
 class ParserStream:
@@ -27,23 +27,38 @@ class ParserStream:
     content as it was written; a call whose arguments go wrong or stop ends where they do.
 
     ``begin``: the state of its first character. ``reasoning`` False: reasoning is read and not told. ``keep``: special
-    tokens that the format does not know are content instead of nothing.
+    tokens that the format does not know are content instead of nothing. ``hold``: reasoning is told when content or a
+    call follows it; where none does, it is the content.
     """
 
-    def __init__(self, table: Table, calls: Calls, begin: str, *, reasoning: bool = True, keep: bool = False):
+    def __init__(
+        self,
+        table: Table,
+        calls: Calls,
+        begin: str,
+        *,
+        reasoning: bool = True,
+        keep: bool = False,
+        hold: bool = False,
+    ):
         self._table, self._calls = table, calls
         self._events = calls.events
         self._keep = keep
         think = table.spec.think
-        self._think_end = think.end if think is not None else ""
-        self._prose = Prose(calls.events, think, reasoning)
+        #: Markers that are never content.
+        self._silent = {think.end, *think.ends, *dict(think.answers).values()} if think is not None else set()
+        self._prose = Prose(calls.events, think, reasoning, hold)
         self._counter = Counter(table.added)
         self._state: State = table.states[begin]
+        if self._state.role is Role.REASONING:
+            self._prose.entered_reasoning()
         self._held = ""
         #: The last character read, "\n" at the beginning and behind a marker.
         self._last = "\n"
         #: Characters still to come of a special token's text.
         self._swallow = 0
+        #: Inside of the markers around an answer, also in its calls.
+        self._answer = False
         #: Everything since the markup of a call began whose name is not known yet.
         self._raw: list[str] | None = [] if self._state.role is Role.NAME else None
         self._head: list[str] = []
@@ -161,6 +176,8 @@ class ParserStream:
         if marker in state.marks:
             return self._quotes(marker)
         to = state.row[marker]
+        if state.role is Role.NAME and isinstance(self._table.states[to.state].style, JsonCall | Python):
+            return not "".join(self._head).strip()
         return not (self._inside or (to.line and self._last != "\n") or (to.first and not self._prose.blank))
 
     @property
@@ -235,17 +252,21 @@ class ParserStream:
     def _go(self, to: To, marker: str) -> None:
         """Follow ``marker`` to another state, doing what leaving the old one and entering the new one mean."""
         old, new = self._state, self._table.states[to.state]
-        if old.name == RAW and new.role is Role.CONTENT and marker != self._think_end:
+        ends = marker in self._silent
+        if new.name == CONTENT and self._answer and not ends:
+            new = self._table.states[ANSWER]
+        self._answer = new.name == ANSWER or (self._answer and not ends)
+        if old.name == RAW and new.role is Role.CONTENT and not ends:
             self._prose.content(marker)
             self._state, self._last = new, marker[-1]
             return
         self._last = "\n"
         if old.role is Role.REASONING and new.role is not Role.REASONING:
-            self._prose.left_reasoning()
-        if old.role is Role.NAME and self._named(new, marker):
+            self._prose.left_reasoning(marker if ends else "")
+        if old.role is Role.NAME and self._named(new, "" if to.keep else marker):
             return
         self._leave_tag(old, new)
-        if new.role in _OUTSIDE and (old.role is not Role.WRAP or new.role in _PLAIN):
+        if new.role in _OUTSIDE and (old.role not in (Role.WRAP, Role.LABEL) or new.role in _PLAIN):
             if self._calls.is_open:
                 self._close_call()
             elif self._raw is not None:
@@ -254,6 +275,8 @@ class ParserStream:
             self._reader = None
         if old.role is Role.BETWEEN and new.role is Role.CONTENT:
             self._prose.drop()  # it stood inside of the wrapper
+        elif ANSWER in (old.name, new.name) and new.role is Role.CONTENT:
+            self._prose.edge()
         self._enter(new, "" if to.keep else marker)
 
     def _leave_tag(self, old: State, new: State) -> None:
@@ -293,6 +316,8 @@ class ParserStream:
             self._prose.divide(head.state)
             self._enter(self._table.states[head.state], marker)
             return True
+        if isinstance(new.style, JsonCall | Python):
+            return False  # names stand in the arguments
         if not head.name:
             if new.role in _PLAIN or new.role not in _OUTSIDE:
                 self._degrade(marker)
@@ -401,6 +426,7 @@ class ParserStream:
         role = self._state.role
         if role is Role.REASONING:
             self._prose.end_reasoning()
+            self._prose.end()
             return
         if self._raw is not None:
             self._end_unnamed(stopped)
@@ -408,6 +434,7 @@ class ParserStream:
             self._end_call(stopped, role)
         elif not self._calls.count:
             self._prose.release()
+        self._prose.end()
 
     def _end_unnamed(self, stopped: bool) -> None:
         """The answer ended before a call's name did."""
@@ -431,7 +458,7 @@ class ParserStream:
             if stopped and role in (Role.VALUE, Role.AFTER, Role.ARGS):
                 self._close_call()
                 return
-        elif self._reader is not None and (stopped or self._calls.wrote) and self._reader.end():
+        elif self._reader is not None and (stopped or self._reader.done) and self._reader.end():
             self._close_call(whole=True)
             return
         self.truncated = True

@@ -5,7 +5,21 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from octavo.front.parsers.spec import AFTER, ARGS, BETWEEN, CONTENT, REASONING, Json, ParserSpec, Role, Style, Tags, To
+from octavo.front.parsers.spec import (
+    AFTER,
+    ANSWER,
+    ARGS,
+    BETWEEN,
+    CONTENT,
+    REASONING,
+    Json,
+    ParserSpec,
+    Role,
+    Style,
+    Tags,
+    Think,
+    To,
+)
 
 RAW = "raw"
 _BROKEN = "broken "
@@ -70,6 +84,8 @@ class Table:
         self.ids = marker_ids(spec, vocabulary)
         names = {token: marker for marker, token in self.ids.items()}
         self.added = {token: vocabulary.token(token) or "" for token in vocabulary.special_ids} | names
+        for token in part_ids(spec, vocabulary, self.ids).values():
+            del self.added[token]
         self.named = frozenset(self.ids)
         self.longest = max(map(len, spec.markers()), default=0)
         rows = _rows(spec, self.named, calls)
@@ -112,6 +128,18 @@ def marker_ids(spec: ParserSpec, vocabulary: Vocabulary) -> dict[str, int]:
     return {marker: token for marker, token in found.items() if token is not None and token in vocabulary.added_ids}
 
 
+def part_ids(spec: ParserSpec, vocabulary: Vocabulary, ids: Collection[str]) -> dict[str, int]:
+    """Special tokens that are a part of a marker which is text: they are read as text, and are none of our business
+    alone."""
+    texts = [marker for marker in spec.markers() if marker not in ids]
+    special = {vocabulary.token(token) or "": token for token in vocabulary.special_ids}
+    return {
+        literal: token
+        for literal, token in special.items()
+        if literal and literal not in ids and any(literal in marker for marker in texts)
+    }
+
+
 def _rows(spec: ParserSpec, ids: Collection[str], calls: bool) -> dict[str, dict[str, To]]:
     """All rows: those of the format, and what follows from its reasoning."""
     rows: dict[str, dict[str, To]] = {CONTENT: {}}
@@ -134,17 +162,35 @@ def _rows(spec: ParserSpec, ids: Collection[str], calls: bool) -> dict[str, dict
                 content.setdefault(marker, To(CONTENT))  # once more, or without a beginning
     think = spec.think
     if think is not None and not spec.fused:
-        reasoning = {think.start: To(REASONING), think.end: To(CONTENT)}
+        begins, stops = (think.start, *think.starts), (think.end, *think.ends)
+        reasoning = dict.fromkeys(stops, To(CONTENT))
+        if not think.prose:
+            reasoning |= dict.fromkeys(begins, To(REASONING))
+            for marker in stops:
+                content.setdefault(marker, To(CONTENT))
         if think.implicit:
             for marker, to in starts.items():
                 if not to.keep and not to.line and not to.first:
                     reasoning.setdefault(marker, to if marker in ids else to._replace(line=True))
         rows[REASONING] = reasoning
-        content.setdefault(think.end, To(CONTENT))
-        content.setdefault(think.start, To(REASONING, first=not think.reenter))
+        for marker in begins:
+            content.setdefault(marker, To(REASONING, first=not think.reenter))
         if think.label:
             content.setdefault(think.label, To(REASONING, keep=True, first=True))
         if BETWEEN in rows and think.reenter:
             rows[BETWEEN].setdefault(think.start, To(REASONING))
     rows[RAW] = {marker: to for marker, to in {**ends, **content}.items() if not to.keep}
+    if think is not None and think.answers and not spec.fused:
+        _add_answers(rows, think)
     return rows
+
+
+def _add_answers(rows: dict[str, dict[str, To]], think: Think) -> None:
+    """The markers around the answer behind reasoning."""
+    closing = {close: To(CONTENT) for _, close in think.answers}
+    rows[ANSWER] = {**rows[CONTENT], **closing}
+    for marker, _ in think.answers:
+        rows[CONTENT][marker] = To(ANSWER, first=True)
+        rows[REASONING].setdefault(marker, To(ANSWER))
+    for name in {BETWEEN, RAW} & set(rows):
+        rows[name] |= closing

@@ -22,6 +22,9 @@ class TagWriter:
         self._first = self._at_start = True
         self._text = False
         self._space: list[str] = []
+        #: What may be the beginning of the marker in front of a value.
+        self._front = ""
+        self._quoted = False
         self._parts: list[str] = []
         #: A parameter that may be all arguments in one: its key and value.
         self._wrapped: tuple[str, str] | None = None
@@ -31,6 +34,7 @@ class TagWriter:
         self._key = found["key"].strip() if found is not None else text.strip()
         self._json = found is not None and found["string"] == "false"
         self._space, self._parts, self._at_start = [], [], True
+        self._front, self._quoted = "", False
         self._release()
         self._text = not self._json and self._schema.is_text(self._key) and not self._may_wrap()
         if self._text:
@@ -38,8 +42,21 @@ class TagWriter:
             self._calls.write('"')
 
     def value(self, text: str) -> None:
+        opening, closing = self._style.quotes
+        if opening and self._at_start:
+            text = self._front + text
+            self._front = ""
+            if len(text) < len(opening) and opening.startswith(text):
+                self._front = text
+                return
+            self._quoted = text.startswith(opening)
+            text = text.removeprefix(opening) if self._quoted else text
+            self._at_start = False
         if not self._text:
             self._parts.append(text)
+            return
+        if self._quoted:
+            self._tell_quoted(text, closing)
             return
         trim = self._style.trim
         if self._at_start and trim is not Trim.NOTHING and text:
@@ -55,12 +72,31 @@ class TagWriter:
         if len(body) < len(text):
             self._space.append(text[len(body) :])
 
+    def _tell_quoted(self, text: str, closing: str) -> None:
+        """Text of which what may be the closing marker waits."""
+        text = "".join((*self._space, text))
+        size = next((n for n in range(min(len(closing), len(text)), 0, -1) if text.endswith(closing[:n])), 0)
+        self._space = [text[len(text) - size :]] if size else []
+        self._write(text[: len(text) - size])
+
     def close(self) -> None:
         """The value is over."""
+        if self._front:
+            self._at_start = False
+            front, self._front = self._front, ""
+            if self._text:
+                self._write(front)
+            else:
+                self._parts.append(front)
         if self._text:
+            if self._quoted:
+                self._write("".join(self._space).removesuffix(self._style.quotes[1]))
+                self._space = []
             self._calls.write('"')
             return
         text = "".join(self._parts)
+        if self._quoted:
+            text = text.removesuffix(self._style.quotes[1])
         if self._style.trim is Trim.SPACE:
             text = text.strip()
         elif self._style.trim is Trim.LINE:

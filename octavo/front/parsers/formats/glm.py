@@ -1,4 +1,6 @@
-"""GLM-4.5 to 5: the name, then a pair of tags for a parameter's key and another for its value."""
+"""GLM-4.5 to 5, Poolside's Laguna: the name, then a pair of tags for a parameter's key and another for its value."""
+
+from dataclasses import replace
 
 from octavo.front.parsers.spec import (
     ARGS,
@@ -49,3 +51,15 @@ GLM = ParserSpec(
         ),
     ),
 )  # fmt: skip
+
+#: Its prompts say whether reasoning is open; where one does not, it is not.
+POOLSIDE_V1 = replace(
+    GLM,
+    name="poolside_v1",
+    think=Think("<think>", "</think>", kwargs=("enable_thinking",), default=False),
+    hints=(*GLM.hints, "<assistant>"),
+    examples=tuple(
+        example._replace(wire=example.wire if example.wire.startswith("<think>") else f"<think>{example.wire}")
+        for example in GLM.examples
+    ),
+)

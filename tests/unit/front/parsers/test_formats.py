@@ -28,6 +28,9 @@ CASES = [
 ]
 SPECS = [pytest.param(spec, id=spec.name) for spec in specs()]
 CALLING = [pytest.param(spec, id=spec.name) for spec in specs() if spec.table and spec.examples[0].calls]
+THINKING = [
+    pytest.param(spec, id=spec.name) for spec in specs() if spec.think and not spec.fused and not spec.think.inline
+]
 #: Values that are hard on some notation.
 VALUES = (
     *('a "b" \\ \n{c}, [d]', "é🙂日本 <x> </y>", "<think>", "\\n\\u00e9\\", "  x  ", "'''", '"', "{", "]", "a\tb"),
@@ -229,9 +232,7 @@ def test_no_more_of_prose_waits_than_a_marker(spec):
                 assert fed - len(told.content) - len(told.reasoning) <= longest + 2
 
 
-@pytest.mark.parametrize(
-    "spec", [pytest.param(spec, id=spec.name) for spec in specs() if spec.think and not spec.fused]
-)
+@pytest.mark.parametrize("spec", THINKING)
 def test_the_prompt_tells_whether_reasoning_is_open(spec):
     think = spec.think
     for special in (True, False):
@@ -249,9 +250,7 @@ def test_the_prompt_tells_whether_reasoning_is_open(spec):
             assert parse(form, ids, cuts, prompt_ids=[*opened, *turn]).facts == default
 
 
-@pytest.mark.parametrize(
-    "spec", [pytest.param(spec, id=spec.name) for spec in specs() if spec.think and not spec.fused]
-)
+@pytest.mark.parametrize("spec", THINKING)
 def test_reasoning_tokens_are_counted_by_state(spec):
     form = format_of(spec)
     encode = form._vocabulary.encode
