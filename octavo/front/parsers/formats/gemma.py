@@ -1,6 +1,6 @@
 """Gemma 4: keys without quotes, strings between quotes that are a special token."""
 
-from octavo.front.parsers.spec import ARGS, BETWEEN, CONTENT, NAME, WRAP, Example, Json, ParserSpec, Think, To
+from octavo.front.parsers.spec import ARGS, BETWEEN, CONTENT, NAME, WRAP, Example, Json, ParserSpec, Think, To, Wire
 from octavo.front.parsers.values import Notation
 
 _CALL, _CALL_END, _QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
@@ -20,6 +20,7 @@ GEMMA4 = ParserSpec(
     args={ARGS: Json(Notation(quotes="", mark=_QUOTE, bare=True))},
     tokens=("<|channel>", "<channel|>", _CALL, _CALL_END, _QUOTE, "<|turn>", "<turn|>", "<|tool_response>"),
     hints=(_CALL, "call:", _QUOTE),
+    grammar=Wire("", f"{_CALL}call:{{name}}", _CALL_END),
     examples=(
         Example(
             f"<|channel>thought\nNeed it.\n<channel|>Ok.{_CALL}call:get_weather{{city:{_QUOTE}Paris{_QUOTE},days:3}}"
@@ -46,5 +47,34 @@ GEMMA4 = ParserSpec(
                 ),
             ),
         ),
+    ),
+)
+
+_START, _STOP, _ESCAPE = "<start_function_call>", "<end_function_call>", "<escape>"
+
+FUNCTIONGEMMA = ParserSpec(
+    name="functiongemma",
+    table={
+        CONTENT: {_START: WRAP},
+        WRAP: {"call:": NAME, _STOP: CONTENT},
+        NAME: {"{": To(ARGS, keep=True), _STOP: CONTENT, _START: WRAP},
+        ARGS: {_STOP: CONTENT, _START: WRAP},
+        BETWEEN: {_STOP: CONTENT, "call:": NAME},
+    },
+    args={ARGS: Json(Notation(quotes="", mark=_ESCAPE, bare=True))},
+    tokens=(_START, _STOP, _ESCAPE, "<start_function_response>"),
+    hints=(_START, _STOP, _ESCAPE),
+    grammar=Wire("", f"{_START}call:{{name}}", _STOP),
+    examples=(
+        Example(
+            f"Ok.{_START}call:get_weather{{city:{_ESCAPE}Paris{_ESCAPE},days:3}}{_STOP}{_START}call:now{{}}{_STOP}",
+            content="Ok.",
+            calls=(("get_weather", {"city": "Paris", "days": 3}), ("now", {})),
+        ),
+        Example(
+            f"{_START}call:get_weather{{city:Paris,days:{_ESCAPE}3{_ESCAPE}}}{_STOP}",
+            calls=(("get_weather", {"city": "Paris", "days": 3}),),
+        ),
+        Example(f"{_START}call:{{a:1}}{_STOP}", content=f"{_START}call:{{a:1}}{_STOP}"),
     ),
 )

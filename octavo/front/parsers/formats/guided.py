@@ -5,7 +5,7 @@ from octavo.front.parsers.spec import ARGS, CONTENT, Example, JsonCall, ParserSp
 GUIDED = ParserSpec(
     name="json",
     table={CONTENT: {"[": To(ARGS, keep=True, first=True), "{": To(ARGS, keep=True, first=True)}, ARGS: {}},
-    args={ARGS: JsonCall()},
+    args={ARGS: JsonCall(bare=True)},
     grammar=Wire("[", '{"name": "{name}", "parameters": ', "}", "]", ", "),
     examples=(
         Example(
@@ -14,5 +14,6 @@ GUIDED = ParserSpec(
         ),
         Example('{"name": "now"}', calls=(("now", {}),)),
         Example('{"answer": [1, 2]}', content='{"answer": [1, 2]}'),
+        Example('[{"name": "Ann", "age": 3}]', content='[{"name": "Ann", "age": 3}]'),
     ),
 )

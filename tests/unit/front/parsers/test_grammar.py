@@ -1,13 +1,17 @@
 """Grammars of tool calls: they allow what the parser reads, and nothing else."""
 
 import json
+import re
 
 import pytest
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
-from front.parsers.harness import TOOLS, format_of, parse, specs
-from octavo.front.parsers.base import Tool
+from front.parsers.harness import TOOLS, format_of, parse, specs, tokenizer
+from octavo.front.parsers.base import Tool, choose
+from octavo.front.parsers.formats.gemma import GEMMA4
 from octavo.front.parsers.formats.harmony import HARMONY
+from octavo.front.parsers.formats.mistral import MISTRAL
+from octavo.front.parsers.formats.pythonic import PYTHONIC
 from octavo.front.parsers.spec import Example
 
 WIRED = [pytest.param(spec, id=spec.name) for spec in specs() if spec.grammar and not spec.fused]
@@ -127,3 +131,87 @@ def test_no_grammar_where_a_format_has_none():
             assert format_of(spec).tool_grammar(TOOLS, required=True, named=None, parallel=True) is None
         else:
             assert format_of(spec).tool_grammar([], required=True, named=None, parallel=True) is None
+
+
+NESTED = {
+    "type": "object",
+    "properties": {
+        "s": {"type": "string"},
+        "n": {"type": ["integer", "null"]},
+        "l": {"type": "array", "items": {"type": "number"}},
+        "o": {
+            "type": "object",
+            "properties": {"a": {"type": "boolean"}, "b-c": {"enum": ["x", 1, None]}},
+            "required": ["a"],
+        },
+        "t": {"$ref": "#/$defs/t"},
+        "any": {},
+    },
+    "required": ["s"],
+    "$defs": {"t": {"type": "object", "properties": {"k": {"$ref": "#/$defs/t"}, "v": {"type": "integer"}}}},
+}
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize(
+    ("spec", "call", "good", "bad"),
+    [
+        pytest.param(
+            GEMMA4,
+            "<|tool_call>call:f{%s}<tool_call|>",
+            [
+                ('s:"a, {b} ",any:{x:[null,"y",{}]}', {"s": "a, {b} ", "any": {"x": [None, "y", {}]}}),
+                (
+                    's:"",n:null,l:[1,2.5],o:{a:true,"b-c":"x"},t:{k:{k:{v:1}},v:2}',
+                    {
+                        "s": "",
+                        "n": None,
+                        "l": [1, 2.5],
+                        "o": {"a": True, "b-c": "x"},
+                        "t": {"k": {"k": {"v": 1}}, "v": 2},
+                    },
+                ),
+            ],
+            ["", "n:1", "s:x", 's:"",n:"3"', 's:"",l:["x"]', 's:"",o:{}'],
+            id="gemma4",
+        ),
+        pytest.param(
+            PYTHONIC,
+            "[f(%s)]",
+            [
+                ('s="a\\n, ) \\" ", any={"x": [None]}', {"s": 'a\n, ) " ', "any": {"x": [None]}}),
+                (
+                    's="", n=3, l=[1, 2.5], o={"a": False, "b-c": None}, t={"k": {"v": 1}}',
+                    {"s": "", "n": 3, "l": [1, 2.5], "o": {"a": False, "b-c": None}, "t": {"k": {"v": 1}}},
+                ),
+            ],
+            ["", "n=1", "s=x", 's="", n=null', '"x"', 's="", o={}'],
+            id="pythonic",
+        ),
+    ],
+)
+def test_other_notations_follow_the_schema(spec, call, good, bad, special):
+    form, tools = format_of(spec, special), [Tool("f", NESTED)]
+    grammar = form.tool_grammar(tools, required=True, named=None, parallel=True)
+
+    def wire(arguments: str) -> str:
+        return call % (arguments.replace('"', '<|"|>') if spec is GEMMA4 else arguments)
+
+    for text, arguments in good:
+        assert accepts(form, grammar, wire(text))
+        told = parse(form, form._vocabulary.encode(wire(text)), tools=tools)
+        assert [json.loads(one[1]) for one in told.calls] == [arguments]
+    for text in bad:
+        assert not accepts(form, grammar, wire(text)), text
+
+
+def test_mistral_writes_calls_as_its_vocabulary_lets_it():
+    call = {"new": "[TOOL_CALLS]now[ARGS]{}", "old": '[TOOL_CALLS][{"name": "now", "arguments": {}}]'}
+    for kind, tokens in (("new", MISTRAL.tokens), ("old", ("[TOOL_CALLS]",))):
+        form = choose(tokenizer(*tokens), None, None, "mistral")
+        grammar = form.tool_grammar(TOOLS, required=True, named="now", parallel=True)
+        for other, text in call.items():
+            assert accepts(form, grammar, text) is (other == kind)
+            told = parse(form, form._vocabulary.encode(text))
+            assert [one[:2] for one in told.calls] == [["now", "{}"]]
+            assert re.fullmatch("[0-9A-Za-z]{9}", told.calls[0][2])
