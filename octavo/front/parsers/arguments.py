@@ -294,7 +294,7 @@ class PythonReader:
                     self._calls.close()
             elif char in _SPACE and not self._name:
                 at += 1
-            elif char == "(" and _IDENTIFIER.fullmatch(self._name) and self._allowed():
+            elif char == "(" and self._allowed():
                 self._calls.open(self._name)
                 self._literal = Literal.keywords(self._calls.write, PYTHON, self._calls.schema(self._name))
                 self._name, at = "", at + 1
@@ -309,7 +309,10 @@ class PythonReader:
         return at
 
     def _allowed(self) -> bool:
-        return not self._known or self._name in self._calls.tools
+        """Whether the name can be that of a call."""
+        if self._name in self._calls.tools:
+            return True
+        return not self._known and _IDENTIFIER.fullmatch(self._name) is not None
 
     def _head(self, text: str, at: int) -> int:
         """A list's bracket, or some of a name."""
@@ -327,7 +330,8 @@ class PythonReader:
             self.broken = True
             return at
         self._name += found[0]
-        self.broken = not _IDENTIFIER.fullmatch(self._name)
+        if not _IDENTIFIER.fullmatch(self._name):
+            self.broken = not any(tool.startswith(self._name) for tool in self._calls.tools)
         return found.end()
 
     def quotes(self, literal: str) -> bool:

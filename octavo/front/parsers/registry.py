@@ -47,6 +47,7 @@ TOOL_PARSERS: Registry[ParserSpec] = Registry(
         "nemotron_json": "jamba:NEMOTRON_JSON",
         "internlm": "internlm:INTERNLM",
         "phi4_mini_json": "phi4:PHI4_MINI_JSON",
+        "phi4_mini": "phi4:PHI4_MINI",
         "xlam": "xlam:XLAM",
         "cohere_command3": "cohere:COHERE",
         "cohere_command4": "cohere:COHERE",

@@ -21,7 +21,7 @@ GRANITE = ParserSpec(
     },
     args={ARGS: JsonCall()},
     tokens=(_CALL,),
-    hints=("<|start_of_role|>", _CALL),
+    hints=("<|start_of_role|>", f"{_CALL} followed by a JSON list"),
     grammar=Wire(f"{_CALL}[", '{"name": "{name}", "arguments": ', "}", "]", ", "),
     examples=(
         Example(

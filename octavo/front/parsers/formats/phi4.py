@@ -1,5 +1,7 @@
 """Phi-4-mini, and Firefunction: a word or a marker, then a JSON list."""
 
+from dataclasses import replace
+
 from octavo.front.parsers.spec import ARGS, BETWEEN, CONTENT, WRAP, Example, JsonCall, ParserSpec, To, Wire
 
 _WORD, _CALL, _CALL_END = "functools", "<|tool_call|>", "<|/tool_call|>"
@@ -23,7 +25,21 @@ PHI4_MINI_JSON = ParserSpec(
             content="Ok.",
             calls=(("get_weather", {"city": "Paris", "days": 3}), ("now", {})),
         ),
-        Example(f'{_CALL}[{{"name": "now", "arguments": {{}}}}]{_CALL_END}', calls=(("now", {}),)),
         Example(f"import {_WORD}\n[x]", content=f"import {_WORD}\n[x]"),
+    ),
+)
+
+#: With the markers of its own template instead of the word.
+PHI4_MINI = replace(
+    PHI4_MINI_JSON,
+    name="phi4_mini",
+    hints=(_CALL, _CALL_END),
+    grammar=Wire(f"{_CALL}[", '{"name": "{name}", "arguments": ', "}", f"]{_CALL_END}", ", "),
+    examples=(
+        Example(
+            f'{_CALL}[{{"name": "get_weather", "arguments": {{"city": "Paris", "days": 3}}}}, '
+            f'{{"name": "now", "arguments": {{}}}}]{_CALL_END}',
+            calls=(("get_weather", {"city": "Paris", "days": 3}), ("now", {})),
+        ),
     ),
 )

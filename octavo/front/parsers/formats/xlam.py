@@ -18,7 +18,7 @@ XLAM = ParserSpec(
         BETWEEN: {**_ENDS, "[": To(ARGS, keep=True), "{": To(ARGS, keep=True)},
     },
     args={ARGS: JsonCall(bare=True)},
-    hints=("<tool_call>", "xLAM"),
+    hints=("Salesforce xLAM",),
     grammar=Wire("[", '{"name": "{name}", "arguments": ', "}", "]", ", "),
     examples=(
         Example(
