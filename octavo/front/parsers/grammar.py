@@ -66,8 +66,7 @@ def tool_grammar(
         more = f"({between} call){{0,{MAX_CALLS - 1}}}" if parallel else ""
         start = "\n".join(
             [
-                f"start: PROSE | until {' '.join(rest)} {more} {end}",
-                f"until[suffix={_quoted(head)}]: /(?s:.*)/",
+                f"start: PROSE | {writer.until('until', head)} {' '.join(rest)} {more} {end}",
                 f"PROSE: /(?s:.*)/ & ~/(?s:.*){marker}(?s:.*)/",
             ]
         )
@@ -154,7 +153,7 @@ class _Writer:
         if is_text and choices is not None:
             self.rules.append(f"{rule}_value: {' | '.join(_quoted(str(choice)) for choice in choices)}")
         elif is_text:
-            self.rules.append(f"{rule}: {opening} {self._until(rule, after.replace('{key}', key))}")
+            self.rules.append(f"{rule}: {opening} {self.until(rule, after.replace('{key}', key))}")
             return
         elif nested and (inner := self._elements(rule, schema, root, depth)):
             self.rules.append(f"{rule}_value: {inner}")
@@ -176,7 +175,7 @@ class _Writer:
             return self._members(rule, schema, root, depth + 1)
         return ""
 
-    def _until(self, rule: str, after: str) -> str:
+    def until(self, rule: str, after: str) -> str:
         """Any text up to ``after``, and that. Special tokens are no text: what stands in front of one is matched with
         the text that it ends."""
         at = min((after.find(marker) for marker in self._ids if marker in after), default=-1)

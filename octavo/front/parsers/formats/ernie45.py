@@ -10,7 +10,7 @@ ERNIE45 = replace(
     name="ernie45",
     think=Think("<think>", "</think>", trim=True, answers=(("<response>", "</response>"),)),
     tokens=(*HERMES.tokens, "<response>", "</response>"),
-    hints=("<tool_call>", "<response>", "</response>", "arguments"),
+    hints=("<tool_call>", "<response>", "arguments"),
     examples=(
         Example(
             "Plan.\n</think>\n\n<response>\nOk.\n</response>\n\n"

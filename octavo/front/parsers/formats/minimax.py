@@ -89,7 +89,7 @@ MINIMAX_M3 = ParserSpec(
     },
     args={ARGS: Elements(_MARK)},
     tokens=(_MARK,),
-    hints=(_MARK, "<invoke name=", "tool_call>"),
+    hints=(_MARK, "<invoke name=", "<tool_call>", "</tool_call>"),
     grammar=Wire(
         f"{_M3_BEGIN}\n", f'{_CALL}"{{name}}">', f"{_CALL_END}\n", _M3_END,
         value=(f"{_MARK}<{{key}}>", f"{_MARK}</{{key}}>"),

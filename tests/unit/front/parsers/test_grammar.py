@@ -1,5 +1,6 @@
 """Grammars of tool calls: they allow what the parser reads, and nothing else."""
 
+import functools
 import json
 import re
 
@@ -33,9 +34,14 @@ class Wrapped:
         return [4 + byte for byte in data]
 
 
+@functools.cache
+def matching(vocabulary) -> LLTokenizer:
+    return LLTokenizer(TokenizerWrapper(Wrapped(vocabulary)))
+
+
 def accepts(form, grammar: str, text: str) -> bool:
     """Whether the whole of ``text`` is allowed, and an end behind it."""
-    matcher = LLMatcher(LLTokenizer(TokenizerWrapper(Wrapped(form._vocabulary))), grammar)
+    matcher = LLMatcher(matching(form._vocabulary), grammar)
     assert not matcher.is_error(), matcher.get_error()
     ids = form._vocabulary.encode(text)
     return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
