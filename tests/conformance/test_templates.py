@@ -13,6 +13,9 @@ import pytest
 
 from octavo.errors import BadRequest
 from octavo.front.chat.template import ChatTemplate
+from octavo.front.parsers.base import choose
+from octavo.front.tokenizers.base import Specials, Tokenizer
+from octavo.testing.tokenizer import byte_level_tokenizer
 
 SPECIALS = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
 TOOLS = [
@@ -118,3 +121,59 @@ def test_a_last_message_is_continued(name):
     except BadRequest:
         return
     assert text.endswith("The answer is ")
+
+
+#: Template -> the format that reads its model's calls, and the marker that begins reasoning ("": it has none).
+FORMATS = {
+    "Apertus-8B-Instruct": ("apertus", "<|inner_prefix|>"),
+    "Apriel-1.6-15b-Thinker-fixed": ("jamba", ""),
+    "Bielik-11B-v3.0-Instruct": ("hermes", "<think>"),
+    "ByteDance-Seed-OSS": ("seed_oss", "<seed:think>"),
+    "Cohere2MoE": ("cohere_command", "<|START_THINKING|>"),
+    "CohereForAI-c4ai-command-r7b-12-2024-tool_use": ("cohere_command", "<|START_THINKING|>"),
+    "GLM-4.6": ("glm", "<think>"),
+    "GLM-4.7-Flash": ("glm", "<think>"),
+    "Kimi-K2-Instruct": ("kimi_k2", ""),
+    "Kimi-K2-Thinking": ("kimi_k2", "<think>"),
+    "LFM2.5-8B-A1B": ("lfm2", "<think>"),
+    "MiMo-VL": ("hermes", ""),
+    "MiniMax-M1": ("jamba", ""),
+    "MiniMax-M2": ("minimax_m2", "<think>"),
+    "Mistral-Small-3.2-24B-Instruct-2506": ("mistral", ""),
+    "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": ("nemotron_v3", "<think>"),
+    "NVIDIA-Nemotron-Nano-v2": ("nemotron_json", "<think>"),
+    "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": ("hermes", ""),
+    "Qwen-Qwen2.5-7B-Instruct": ("hermes", ""),
+    "Qwen-Qwen3-0.6B": ("hermes", "<think>"),
+    "Qwen3-Coder": ("qwen3_coder", ""),
+    "Qwen3.5-4B": ("qwen3_coder", "<think>"),
+    "deepseek-ai-DeepSeek-V3.1": ("deepseek_v31", "<think>"),
+    "deepseek-ai-DeepSeek-V3.2": ("deepseek_v32", "<think>"),
+    "deepseek-ai-DeepSeek-V4": ("deepseek_v4", "<think>"),
+    "fireworks-ai-llama-3-firefunction-v2": ("phi4_mini_json", ""),
+    "google-gemma-4-31B-it": ("gemma4", "<|channel>"),
+    "ibm-granite-granite-3.3-2B-Instruct": ("granite", "<think>"),
+    "ibm-granite-granite-4.0": ("hermes", ""),
+    "ibm-granite-granite-4.1": ("hermes", ""),
+    "meta-llama-Llama-3.1-8B-Instruct": ("llama3_json", ""),
+    "meta-llama-Llama-3.2-3B-Instruct": ("llama3_json", ""),
+    "meta-llama-Llama-3.3-70B-Instruct": ("llama3_json", ""),
+    "mistralai-Ministral-3-14B-Reasoning-2512": ("mistral", "[THINK]"),
+    "mistralai-Mistral-Nemo-Instruct-2407": ("mistral", ""),
+    "openai-gpt-oss-120b": ("openai", "<|channel|>analysis<|message|>"),
+    "openbmb-MiniCPM5-1B": ("minicpm5", "<think>"),
+    "poolside-Laguna-S-2.1": ("poolside_v1", "<think>"),
+    "tencent-Hy3": ("hy_v3", "<think>"),
+    "unsloth-Apriel-1.5": ("jamba", ""),
+    "unsloth-mistral-Devstral-Small-2507": ("mistral", ""),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_format_is_chosen_by_the_template(name):
+    if name not in TEMPLATES:
+        pytest.skip("not among these templates")
+    form = choose(Tokenizer(byte_level_tokenizer(), Specials()), TEMPLATES[name])
+    assert form is not None
+    assert (form.name, form.spec.think.start if form.spec.think else "") == FORMATS[name]
+    assert form.has_calls
