@@ -12,9 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from octavo.common import probe
 from octavo.common.math import next_power_of_two
 from octavo.device.attention.base import AttentionNeed, GraphUse, KVCache, LayerAttention
 from octavo.device.batch.batch import InputBatch
+from octavo.device.kernels import spelt_prefill
 from octavo.device.kernels.kvstore import store
 from octavo.device.kernels.paged_decode import decode
 from octavo.device.kernels.paged_prefill import Block, Masks, prefill
@@ -64,13 +66,17 @@ class Chunk:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Piece:
-    """A row with a piece of prompt: tokens start <= i < stop of the step, behind ``before`` tokens that it looks at."""
+    """A row with a piece of prompt: tokens start <= i < stop of the step, behind ``before`` tokens that it looks at.
+
+    ``whole``: no window hides any of them.
+    """
 
     start: int
     stop: int
     before: int
     held: Held
     blocks: list[Block]
+    whole: bool
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -95,6 +101,8 @@ class CPUAttention:
         self._buffer = torch.empty(0, dtype=torch.uint8)
         self._masks: Masks | None = None
         self._kind = torch.float32
+        #: Whether prompts are attended by matrix products of our own.
+        self._spells = False
 
     def supports(self, need: AttentionNeed) -> str | None:
         if need.cache_dtype != need.dtype:
@@ -112,6 +120,7 @@ class CPUAttention:
         width = spec.token_bytes // spec.item_bytes
         if self._masks is None or kind != self._kind:
             self._masks, self._kind = Masks(kind, raw.device), kind
+            self._spells = kind == torch.bfloat16 and "amx_bf16" not in probe.cpu().flags
         held = raw.view(kind).unflatten(0, (pages, -1))[:, : page * width]
         return KVCache(held.unflatten(1, (page, width)), page)
 
@@ -139,7 +148,8 @@ class CPUAttention:
             start, take, length = int(batch.host_starts[row]), int(batch.host_takes[row]), int(seen[row])
             pages = table[row : row + 1, firsts[row] : firsts[row] + counts[row]]
             blocks = masks.blocks(take, length - take, spec.window)
-            pieces.append(Piece(start, start + take, length - take, _held(pages, length, room, spec), blocks))
+            whole = spec.window is None or length <= spec.window
+            pieces.append(Piece(start, start + take, length - take, _held(pages, length, room, spec), blocks, whole))
         return CPUMeta(batch.positions[0], batch.slots[group], batch.decodes, chunks, pieces)
 
     def _room(self, pages: int, page: int, spec: KVSpec) -> Tensor:
@@ -179,6 +189,10 @@ class CPUAttention:
             else:
                 keys, values = piece.held.read(cache.data)
             q = heads[span, : layer.q_heads]
+            plain = piece.whole and layer.softcap is None and layer.sinks is None
+            if self._spells and plain and piece.stop - piece.start >= spelt_prefill.LEAST:
+                out[span] = spelt_prefill.prefill(q, keys[0], values[0], layer.scale)
+                continue
             out[span] = prefill(q, keys[0], values[0], piece.blocks, layer.scale, layer.softcap, layer.sinks)
         return out.flatten(1)
 
