@@ -21,6 +21,7 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
     "mcp_servers": ([],),
     "output_format": (),
     "speed": ("standard",),
+    "thread": (),  # a conversation that the server would hold
     "n": (1,),
     "kv_transfer_params": (),
 }

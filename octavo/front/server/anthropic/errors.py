@@ -18,9 +18,14 @@ _TYPES = {
 }
 
 
-class Detail(msgspec.Struct):
+#: Fields whose refusal clients look for, to go on without them.
+_DETAILS = {"thread": {"error_code": "thread_unsupported_request"}}
+
+
+class Detail(msgspec.Struct, omit_defaults=True):
     type: str
     message: str
+    details: dict[str, str] | None = None
 
 
 class ErrorBody(msgspec.Struct):
@@ -38,4 +43,5 @@ def encode(info: "ErrorInfo") -> bytes:
     for it."""
     kind = _TYPES.get(info.code, "invalid_request_error" if info.code < 500 else "api_error")
     known = info.param is None or info.param in info.message
-    return msgspec.json.encode(ErrorBody(Detail(kind, info.message if known else f"{info.param}: {info.message}")))
+    message = info.message if known else f"{info.param}: {info.message}"
+    return msgspec.json.encode(ErrorBody(Detail(kind, message, _DETAILS.get(info.param or ""))))

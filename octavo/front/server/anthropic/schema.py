@@ -156,6 +156,7 @@ class Counted(Answer):
 class ErrorDetail(Answer):
     type: str
     message: str
+    details: dict[str, str] | None = None
 
 
 class ErrorOut(Answer):
