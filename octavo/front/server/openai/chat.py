@@ -7,6 +7,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from octavo.errors import RequestError
 from octavo.front.server.openai import chunks
 from octavo.front.server.openai.chunks import (
     ChatChoiceChunk,
@@ -44,7 +45,12 @@ def routes(service: Service) -> APIRouter:
     @router.post("/v1/chat/completions", response_model=ChatAnswer, responses=ERRORS)
     async def create_chat_completion(request: Request, body: ChatBody) -> Response:
         """Continue a conversation. With ``stream`` the answer is a stream of server-sent events."""
-        return await ChatJob(service, body, request).respond(request)
+        try:
+            return await ChatJob(service, body, request).respond(request)
+        except RequestError as error:
+            if error.param == "max_tokens" and body.max_completion_tokens is not None:
+                error.param = "max_completion_tokens"
+            raise
 
     return router
 

@@ -67,7 +67,10 @@ REFUSED: dict[str, Callable[[Any], bool]] = {
     "mm_processor_kwargs": _never,
     "audio": _never,
     "modalities": _only(["text"]),
-    "web_search_options": _never,
+    "web_search_options": lambda value: value is None,  # an empty one asks for a search too
+    "store": _never,
+    "service_tier": _only("auto", "default"),
+    "verbosity": _only("medium"),
     "return_prompt_text": _never,
     "return_token_offsets": _never,
     "return_assistant_tokens_mask": _never,
@@ -95,6 +98,7 @@ class Answer(BaseModel):
 class StreamOptions(Body):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+    include_obfuscation: Literal[False] | None = None
 
 
 class SamplingBody(Body):

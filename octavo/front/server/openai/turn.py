@@ -145,7 +145,8 @@ class ChatTurn:
         asked = self.asked_max_tokens
         limit = self.service.engine.config.text.generation_defaults.get("max_tokens") if asked is None else asked
         if limit == 0:
-            raise BadRequest("max_tokens must be at least 1", "max_tokens")
+            name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+            raise BadRequest(f"{name} must be at least 1", name)
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         params = self.service.sampling(body, max_tokens=limit, logprobs=logprobs, prompt_logprobs=body.prompt_logprobs)
         if self.format is not None:
