@@ -103,6 +103,7 @@ ASKED = [
     (MESSAGES, message(max_tokens=0), 400),
     (MESSAGES, message(model="other"), 404),
     (MESSAGES, message(mcp_servers=[{"type": "url"}]), 400),
+    (MESSAGES, message(thread={"type": "create"}), 400),
     (MESSAGES, b"{", 400),
     (MESSAGES, message("long " * 70_000), 413),
     (f"{MESSAGES}/count_tokens", message(), 200),
