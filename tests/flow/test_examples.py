@@ -14,6 +14,7 @@ EXPECTED = {
     "offline.py": "Paris",
     "chat.py": "The capital of France is Paris.",
     "stream.py": "two: ",
+    "structured.py": "{'city': ",
     "logprobs.py": "log-probability of the prompt: -",
 }
 
