@@ -239,9 +239,12 @@ class CallReader:
             self._replay(self._arguments)
 
     def _replay(self, text: str) -> None:
+        if not text.lstrip().startswith("{"):
+            self.broken = True
+            return
         literal = Literal(self._calls.write, JSON, self._schema)
         used = literal.take(text)
-        self.broken = literal.broken or not literal.done or literal.kind != "{" or bool(text[used:].strip())
+        self.broken = literal.broken or not literal.done or bool(text[used:].strip())
 
     def _leave(self) -> None:
         self._levels -= 1

@@ -13,6 +13,7 @@ from octavo.front.parsers.formats.gemma import GEMMA4
 from octavo.front.parsers.formats.glm import GLM
 from octavo.front.parsers.formats.hermes import HERMES
 from octavo.front.parsers.formats.kimi import KIMI_K2
+from octavo.front.parsers.formats.llama import LLAMA3_JSON
 from octavo.front.parsers.formats.qwen3 import QWEN3_CODER
 from octavo.front.parsers.registry import REASONING_PARSERS, TOOL_PARSERS
 
@@ -107,6 +108,25 @@ def test_markup_that_is_no_call_is_content_as_it_was_written():
             assert [call[0] for call in told.calls] == ["f"]
         else:
             assert (told.content, told.calls) == (text, [])
+    for special in (True, False):
+        text = '<|tool_call>call:{"a":1}<tool_call|>'
+        assert run(GEMMA4, text, special).content == text
+
+
+def test_bare_json_is_a_call_if_it_names_a_tool_or_has_arguments():
+    for text, names in (
+        ('{"name": "now"}', ["now"]),
+        ('{"name": "Ann"}', []),
+        ('{"name": "Ann", "age": 3}', []),
+        ('{"name": "other", "parameters": {}}', ["other"]),
+        ('{"parameters": {}, "name": "other"}', ["other"]),
+        ('So {x}: {"name": "now"}', []),
+        ('So: {"name": "now"}, {"name": "now"};\n{"name": "now"}', ["now"] * 3),
+        ('{"a": {"name": "now", "parameters": {}}}', []),
+    ):
+        told = run(LLAMA3_JSON, text)
+        assert [call[0] for call in told.calls] == names
+        assert names or told.content == text
 
 
 def test_a_call_that_breaks_off_keeps_what_came():
@@ -118,6 +138,8 @@ def test_a_call_that_breaks_off_keeps_what_came():
     assert told.calls[0][1] == '{"days": ' or told.calls[0][1] == ""
     told = run(HERMES, '</think><tool_call>{"name": "now", "arguments": {"a": 1, oops}}</tool_call>Ok')
     assert (told.calls[0][1], told.truncated, told.content) == ('{"a": 1', True, "Ok")
+    told = run(HERMES, '</think><tool_call>{"name": "now", "arguments": []}</tool_call>Ok')
+    assert (told.calls[0][1], told.truncated, told.content) == ("", True, "Ok")
 
 
 def test_missing_ends_are_forgiven():
