@@ -59,22 +59,41 @@ def test_examples(spec, example, special):
     assert parse(form, ids, every(ids), stopped=example.stopped).facts[:4] == whole.facts[:4]
 
 
+def deep(count: int):
+    """Decorates a property: it holds for ``count`` examples, and once more, slowly, for many."""
+
+    def decorate(check):
+        return pytest.mark.parametrize("count", [count, pytest.param(20 * count, marks=pytest.mark.slow, id="deep")])(
+            check
+        )
+
+    return decorate
+
+
+def holds(check, count: int) -> None:
+    settings(max_examples=count, deadline=None)(given(st.data())(check))()
+
+
+@deep(8)
 @pytest.mark.parametrize(("spec", "example"), CASES)
-@settings(max_examples=15, deadline=None)
-@given(st.data())
-def test_cuts_do_not_matter(spec, example, data):
+def test_cuts_do_not_matter(spec, example, count):
+    holds(lambda data: check_cuts(spec, example, data), count)
+
+
+def check_cuts(spec, example, data):
     form = format_of(spec)
     ids = form._vocabulary.encode(example.wire)
     cuts = data.draw(st.lists(st.integers(0, len(ids)), max_size=30))
     assert parse(form, ids, cuts).facts == parse(form, ids).facts
 
 
+@deep(25)
 @pytest.mark.parametrize(("spec", "example"), CASES)
-def test_an_answer_may_end_anywhere(spec, example):
+def test_an_answer_may_end_anywhere(spec, example, count):
     form = format_of(spec)
     ids = form._vocabulary.encode(example.wire)
     whole = parse(form, ids)
-    for end in range(0, len(ids), max(len(ids) // 80, 1)):
+    for end in range(0, len(ids), max(len(ids) // count, 1)):
         for stopped in (False, True):
             told = parse(form, ids[:end], stopped=stopped)
             told.check()
@@ -88,10 +107,13 @@ def test_an_answer_may_end_anywhere(spec, example):
             assert full[1].startswith(cut[1])
 
 
+@deep(15)
 @pytest.mark.parametrize("spec", SPECS)
-@settings(max_examples=30, deadline=None)
-@given(st.data())
-def test_garbage_is_read_without_a_fault(spec, data):
+def test_garbage_is_read_without_a_fault(spec, count):
+    holds(lambda data: check_garbage(spec, data), count)
+
+
+def check_garbage(spec, data):
     form = format_of(spec, data.draw(st.booleans()))
     markers = sorted(spec.markers() | set(spec.tokens))
     words = st.sampled_from([*markers, *_SNIPPETS]) | st.sampled_from(markers).flatmap(
@@ -211,7 +233,7 @@ def test_the_work_is_constant_a_character(spec):
         assert longest <= max(map(len, spec.markers())) + 8, "more is held back than a marker"
         return count, told
 
-    small, large = work(1000), work(4000)
+    small, large = work(600), work(2400)
     assert large[0] < 5 * small[0]
     assert large[1] < 5 * small[1]
 
