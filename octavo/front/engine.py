@@ -288,12 +288,12 @@ class AsyncEngine:
                 cap=cap,
                 arrival=arrival,
             )
+            if requests[0].grammar is not None:
+                await self.teach()
         except BaseException as error:
             gone = isinstance(error, asyncio.CancelledError)
             self._desk.turned_away("aborted" if gone else "rejected" if isinstance(error, RequestError) else "failed")
             raise
-        if requests[0].grammar is not None:
-            await self.teach()
         request_id = request_id or uuid.uuid4().hex
         group = Group(request_id, prompt.text, prompt.ids, params, self.tokenizer, handles, arrival)
         stream = Stream(self, group)

@@ -12,7 +12,7 @@ from octavo.errors import BadRequest, EngineDead, RequestFailed
 from octavo.front.chat.template import ChatTemplate
 from octavo.front.collect import Answer
 from octavo.front.engine import AsyncEngine
-from octavo.params import RequestOutputKind, SamplingParams
+from octavo.params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 from octavo.testing.fakes import FakeOptions, FakeWorker, expected
 from octavo.wire.reply import AbortReason
 
@@ -270,5 +270,34 @@ def test_statistics_and_close():
         with pytest.raises(EngineDead, match="closed"):
             await stream.final()
         house.core.abort((), AbortReason.CLIENT)
+
+    run(main())
+
+
+@pytest.mark.parametrize("error", [EngineDead("gone"), asyncio.CancelledError()])
+def test_a_request_that_ends_before_it_is_open_is_counted_once(error):
+    """The first grammar waits for the vocabulary to be taught; what ends it there ends a request that was received."""
+    told = []
+
+    class Counts:
+        def received(self):
+            told.append("received")
+
+        def ended(self, outcome):
+            told.append(outcome)
+
+    async def main():
+        async with House() as house:
+
+            async def teach():
+                raise error
+
+            house.engine.observe(Counts())
+            house.engine.teach = teach
+            params = SamplingParams(max_tokens=5, structured_outputs=StructuredOutputsParams(json_object=True))
+            with pytest.raises(type(error)):
+                await house.engine.submit([5], params)
+            assert told == ["received", "failed" if isinstance(error, EngineDead) else "aborted"]
+            assert house.engine.open_requests == 0
 
     run(main())
