@@ -1,4 +1,7 @@
-"""ParserStream: the text of one answer to reasoning, content and calls, as it comes."""
+"""ParserStream: the text of one answer to reasoning, content and calls, as it comes.
+
+Longer than other modules: it is one machine, and every part of it goes by the same state.
+"""
 
 from collections.abc import Sequence
 
