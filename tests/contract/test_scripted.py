@@ -42,9 +42,7 @@ def test_answers_in_turn(server):
 
 
 def test_special_tokens_and_pieces(server):
-    server.say_all(
-        {"marks": ["<think>a</think>b<tool_call>"], "pieces": [["<thi", "nk>", 36, "</think>"]]}
-    )
+    server.say_all({"marks": ["<think>a</think>b<tool_call>"], "pieces": [["<thi", "nk>", 36, "</think>"]]})
     shown = ask(server, "marks", skip_special_tokens=False)["choices"][0]
     assert shown["text"] == "<think>a</think>b<tool_call>"
     assert len(shown["token_ids"]) == 6  # with the end of the sequence
