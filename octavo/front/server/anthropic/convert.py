@@ -7,6 +7,7 @@ import msgspec
 
 from octavo.errors import BadRequest, Unsupported
 from octavo.front.server.anthropic.schema import Block, Content, CountBody, MessageIn, MessagesBody, Tool
+from octavo.front.server.openai.derived import refuse
 
 #: A line that some clients put before the system prompt. It differs in each request, and would spoil the prefix cache.
 _BILLING = "x-anthropic-billing-header"
@@ -45,7 +46,7 @@ def chat_fields(body: CountBody) -> dict[str, Any]:
     """The fields of the chat request; for one that only counts, those that make the prompt."""
     given = body.model_extra or {}
     for name, harmless in _HARMLESS.items():
-        _refuse(given.get(name), name, harmless)
+        refuse(given.get(name), name, harmless)
     messages = _messages(body.system, body.messages)
     found: dict[str, Any] = {"model": body.model, "messages": messages, **_tools(body), **_thinking(body)}
     if messages[-1]["role"] == "assistant":
@@ -71,12 +72,6 @@ def chat_fields(body: CountBody) -> dict[str, Any]:
             "user": body.metadata.user_id if body.metadata else None,
         }
     return body.extras() | {name: value for name, value in found.items() if value is not None}
-
-
-def _refuse(value: Any, name: str, harmless: Sequence[Any] = ()) -> None:
-    if value is not None and value not in harmless:
-        possible = f"; possible: null, {', '.join(map(repr, harmless))}" if harmless else ""
-        raise BadRequest(f"{name} is not supported by this server{possible}", name)
 
 
 def _thinking(body: CountBody) -> dict[str, Any]:
@@ -121,7 +116,7 @@ def _tool(tool: Tool, where: str) -> dict[str, Any]:
             f"{where} is of type {tool.type[:40]!r}; this server supports tools of type custom", f"{where}.type"
         )
     for name, harmless in _TOOL_HARMLESS.items():
-        _refuse((tool.model_extra or {}).get(name), f"{where}.{name}", harmless)
+        refuse((tool.model_extra or {}).get(name), f"{where}.{name}", harmless)
     if tool.input_schema is None:
         raise BadRequest(f"{where}.input_schema is missing", f"{where}.input_schema")
     function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}

@@ -32,19 +32,13 @@ from octavo.front.server.sse import EventStream, unless_gone
 
 _log = logger(__name__)
 _ERRORS: dict[int | str, dict[str, Any]] = {status: said | {"model": ErrorOut} for status, said in ERRORS.items()}
-_STREAM: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "the message, or with stream its events",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
-    }
-}
 
 
 def routes(service: Service) -> APIRouter:
     """The routes, over ``service``."""
     router = APIRouter(route_class=JSONRoute, tags=["anthropic"])
 
-    @router.post("/v1/messages", response_model=MessageOut, responses=_ERRORS | _STREAM)
+    @router.post("/v1/messages", response_model=MessageOut, responses=_ERRORS)
     async def create_message(request: Request, body: MessagesBody) -> Response:
         """Continue a conversation. With ``stream`` the answer is a stream of events."""
         with named(NAMES):

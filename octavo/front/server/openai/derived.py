@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
@@ -22,6 +22,14 @@ def chat_body(fields: Mapping[str, Any]) -> ChatBody:
     except ValidationError as error:
         info = describe(RequestValidationError(error.errors(include_url=False, include_context=False)))
         raise BadRequest(info.message, info.param) from None
+
+
+def refuse(value: Any, name: str, harmless: Sequence[Any] = ()) -> None:
+    """Raises ``BadRequest`` for a value of field ``name`` that is neither None nor one of ``harmless``."""
+    if value is None or any(type(value) is type(other) and value == other for other in harmless):
+        return
+    possible = f"; possible: null, {', '.join(map(repr, harmless))}" if harmless else ""
+    raise BadRequest(f"{name} is not supported by this server{possible}", name)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from octavo.errors import BadRequest, Unsupported
+from octavo.front.server.openai.derived import refuse
 from octavo.front.server.openai.responses.schema import (
     CallItem,
     CallOutputItem,
@@ -69,14 +70,6 @@ def check(body: ResponsesBody) -> None:
         raise BadRequest(f"top_logprobs needs {LOGPROBS!r} in include", "top_logprobs")
     if body.background and body.store is False:
         raise BadRequest("a background response must be stored: background needs store", "background")
-
-
-def refuse(value: Any, name: str, harmless: Sequence[Any] = ()) -> None:
-    """Raises ``BadRequest`` unless ``value`` is None or one of ``harmless``."""
-    if value is None or any(type(value) is type(other) and value == other for other in harmless):
-        return
-    possible = f"; possible: null, {', '.join(map(repr, harmless))}" if harmless else ""
-    raise BadRequest(f"{name} is not supported by this server{possible}", name)
 
 
 def chat_fields(body: ResponsesBody, items: Iterable[Placed]) -> dict[str, Any]:

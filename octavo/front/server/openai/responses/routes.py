@@ -15,20 +15,13 @@ from octavo.front.server.routing import ERRORS, JSONRoute
 from octavo.front.server.service import Service
 from octavo.front.server.sse import EventStream
 
-_STREAM: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "the response, or with stream its events",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
-    }
-}
-
 
 def routes(service: Service) -> APIRouter:
     """The routes, over ``service``, and what they keep."""
     router = APIRouter(route_class=JSONRoute, tags=["openai"])
     desk = Desk(service)
 
-    @router.post("/v1/responses", response_model=Response, responses=ERRORS | _STREAM)
+    @router.post("/v1/responses", response_model=Response, responses=ERRORS)
     async def create_response(request: Request, body: ResponsesBody) -> HTTPResponse:
         """Answer input items, or go on from an earlier response. With ``stream`` the answer is a stream of events."""
         return await desk.create(request, body)
@@ -38,7 +31,7 @@ def routes(service: Service) -> APIRouter:
         """How many tokens a request for a response has as a prompt."""
         return InputTokens(input_tokens=await desk.count(request, body))
 
-    @router.get("/v1/responses/{response_id}", response_model=Response, responses=ERRORS | _STREAM)
+    @router.get("/v1/responses/{response_id}", response_model=Response, responses=ERRORS)
     async def retrieve_response(
         response_id: str,
         stream: bool = False,
