@@ -17,8 +17,7 @@ _SCALARS = {
 
 
 def read(text: str, name: str) -> FileDescriptorProto:
-    """The descriptor of a file called ``name``. Messages come before enums of the same name are used; anything but the
-    subset fails an assertion."""
+    """The descriptor of a file called ``name``. Anything but the subset fails an assertion."""
     return _Reader(text, name).file
 
 
@@ -35,7 +34,7 @@ class _Reader:
                 case "import":
                     self.file.dependency.append(self._until(";")[0].strip('"'))
                 case "message":
-                    self._message(self.file.message_type.add(), "")
+                    self._message(self.file.message_type.add())
                 case "service":
                     self._service()
                 case _:
@@ -66,14 +65,14 @@ class _Reader:
                 server_streaming=bool(streamed),
             )
 
-    def _message(self, message: DescriptorProto, inside: str) -> None:
+    def _message(self, message: DescriptorProto) -> None:
         message.name = next(self._tokens)
         self._expect("{")
         optional: list[FieldDescriptorProto] = []
         while (word := next(self._tokens)) != "}":
             match word:
                 case "message":
-                    self._message(message.nested_type.add(), message.name)
+                    self._message(message.nested_type.add())
                 case "enum":
                     self._enum(message)
                 case "oneof":

@@ -14,11 +14,12 @@ from octavo.errors import BadRequest, OctavoError
 from octavo.front.grpc import translate
 from octavo.front.grpc.messages import SERVICE, GenerateRequest, GenerateResponse
 from octavo.front.server.errors import describe
+from octavo.front.server.options import NAME
 from octavo.front.server.service import Service, Terms, Work
 from octavo.params import SamplingParams
 
 _log = logger(__name__)
-_SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_SAFE_ID = re.compile(NAME)
 #: Seconds between two looks at the engine, while somebody watches its health.
 WATCH_EVERY = 0.5
 #: HTTP's status -> gRPC's.

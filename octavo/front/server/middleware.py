@@ -11,10 +11,11 @@ from octavo.common import log, trace
 from octavo.errors import PayloadTooLarge
 from octavo.front.server.errors import Unauthorized, respond
 from octavo.front.server.keys import Keys, bearer, caller
+from octavo.front.server.options import NAME
 
 #: The routes that anybody may ask; every other one, known or not, needs the key.
 OPEN_PATHS = frozenset({"/health", "/ping", "/version"})
-_SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_SAFE_ID = re.compile(NAME)
 
 
 class Auth:

@@ -8,6 +8,8 @@ from octavo.front.server.tls import TLS
 DEFAULT_BODY_SIZE = 64 << 20
 #: Prompts in one request, and answers to them: each is a request of its own to the engine.
 MAX_PROMPTS = 1024
+#: A request's name, as a pattern: safe to log, and to send back in a header.
+NAME = "[A-Za-z0-9._-]{1,128}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,11 +16,12 @@ from octavo.front.server.inference.schema import (
     GenerateChunk,
 )
 from octavo.front.server.openai import chunks
-from octavo.front.server.openai.schema import ChatLogprobs, PromptTokensDetails, Usage
+from octavo.front.server.openai.job import Tally
+from octavo.front.server.openai.schema import ChatLogprobs
 from octavo.front.server.routing import ERRORS, JSONRoute
 from octavo.front.server.service import Service, Terms, Work
 from octavo.front.server.sse import EventStream, frame, unless_gone
-from octavo.outputs import CompletionOutput, RequestOutput
+from octavo.outputs import CompletionOutput
 
 PREFIX = "generate-tokens"
 
@@ -55,7 +56,7 @@ class GenerateJob:
         self.body = body
         self.id = f"{PREFIX}-{body.request_id or request.state.request_id}"
         self.capped = body.sampling_params.get("max_tokens") is None
-        self._prompt = self._completion = self._cached = 0
+        self._tally = Tally()
 
     async def respond(self, request: Request) -> Response:
         """Answers; a client that goes away meanwhile aborts its request."""
@@ -81,7 +82,7 @@ class GenerateJob:
             output = await work.streams[0].final()
         finally:
             work.close()
-        self._count(output)
+        self._tally.count(0, output)
         choices = [
             GenerateChoice(
                 index=choice.index,
@@ -95,15 +96,13 @@ class GenerateJob:
             for choice in sorted(output.outputs, key=lambda choice: choice.index)
         ]
         scored = None if self.params.prompt_logprobs is None else chunks.prompt_logprobs(output.prompt_logprobs)
-        details = PromptTokensDetails(cached_tokens=self._cached)
-        usage = Usage(**msgspec.structs.asdict(self._usage()) | {"prompt_tokens_details": details})
-        return GenerateAnswer(request_id=self.id, choices=choices, prompt_logprobs=scored, usage=usage)
+        return GenerateAnswer(request_id=self.id, choices=choices, prompt_logprobs=scored, usage=self._tally.usage())
 
     async def _frames(self, work: Work) -> AsyncGenerator[bytes]:
         options = self.body.stream_options
         continuous = bool(options and options.continuous_usage_stats)
         async for output in work.streams[0]:
-            self._count(output)
+            self._tally.count(0, output)
             told = [
                 ChoiceChunk(
                     choice.index, choice.token_ids, self._logprobs(choice), choice.finish_reason, choice.stop_reason
@@ -112,20 +111,12 @@ class GenerateJob:
                 if choice.token_ids or choice.finish_reason
             ]
             if told:
-                yield frame(msgspec.json.encode(GenerateChunk(self.id, told, self._usage() if continuous else None)))
+                usage = self._tally.chunk() if continuous else None
+                yield frame(msgspec.json.encode(GenerateChunk(self.id, told, usage)))
         if self.service.options.force_usage or (options and options.include_usage):
-            yield frame(msgspec.json.encode(GenerateChunk(self.id, [], self._usage())))
+            yield frame(msgspec.json.encode(GenerateChunk(self.id, [], self._tally.chunk())))
 
     def _logprobs(self, choice: CompletionOutput) -> chunks.ContentLogprobs | None:
         if choice.logprobs is None:
             return None
         return chunks.chat_logprobs(choice.token_ids, choice.logprobs, self.params.logprobs or 0, True)
-
-    def _count(self, output: RequestOutput) -> None:
-        self._prompt = len(output.prompt_token_ids)
-        self._cached = output.num_cached_tokens or self._cached
-        self._completion += sum(len(choice.token_ids) for choice in output.outputs)
-
-    def _usage(self) -> chunks.UsageChunk:
-        total = self._prompt + self._completion
-        return chunks.UsageChunk(self._prompt, self._completion, total, chunks.Cached(self._cached))

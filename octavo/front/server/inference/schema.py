@@ -16,6 +16,7 @@ from octavo.front.server.openai.schema import (
     CompletionBody,
     Ids,
     NonEmpty,
+    RequestName,
     StreamOptions,
     Usage,
 )
@@ -26,7 +27,6 @@ ERRORS_WITHOUT_ENGINE: dict[int | str, dict[str, Any]] = {
     status: ERRORS[status] for status in (400, 401, 404, 413, 501)
 }
 Tokens = Annotated[list[int], FIRST_ERROR, Field(min_length=1)]
-RequestName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
 
 
 class GenerateBody(Body):

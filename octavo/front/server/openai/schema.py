@@ -21,8 +21,10 @@ from pydantic_core import CoreSchema
 
 from octavo.errors import Unsupported
 from octavo.front.server.options import MAX_PROMPTS as MAX_PROMPTS
+from octavo.front.server.options import NAME
 
 NonEmpty = Annotated[str, StringConstraints(min_length=1)]
+RequestName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 
 
 class _FirstError:
@@ -142,7 +144,7 @@ class SamplingBody(Body):
     best_of: int | None = Field(None, ge=1, le=MAX_PROMPTS, description="beams of a search (n)")
     length_penalty: float | None = Field(None, description="of a search: over 0 favours long answers (1)")
     priority: int = 0
-    request_id: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]{1,128}$")
+    request_id: RequestName | None = None
     cache_salt: NonEmpty | None = None
     user: str | None = None
 
