@@ -203,7 +203,7 @@ def test_values_out_of_range(server, more, param):
     ("more", "param"),
     [
         ({"max_tokens": 0}, "max_tokens"),
-        ({"max_completion_tokens": -5}, "max_tokens"),
+        ({"max_completion_tokens": -5}, "max_completion_tokens"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 25}, "logprobs"),
         ({"logprobs": 2}, "logprobs"),
