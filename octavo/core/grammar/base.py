@@ -8,6 +8,9 @@ from octavo.wire.arrays import Ints
 from octavo.wire.request import GrammarRef
 from octavo.wire.vocabulary import Vocabulary
 
+#: The field that errors name; the front tells them under the name that its request used.
+PARAM = "structured_outputs"
+
 
 class Grammar(Protocol):
     """The state of one request in its grammar."""
@@ -27,10 +30,17 @@ class Grammar(Protocol):
 
 
 class Compiler(Protocol):
-    """Makes grammars. May be called from a thread of its own."""
+    """Makes grammars. ``compile`` is called from one thread of its own."""
 
     def compile(self, ref: GrammarRef) -> Grammar:
         """Raises ``BadRequest`` for a grammar that is wrong."""
+
+    def kept(self, ref: GrammarRef) -> Grammar | None:
+        """One that was compiled before, at once, from any thread; None for another."""
+        return None
+
+    def close(self) -> None:
+        """Nothing more will be asked for; who waits for ``compile`` is told so."""
 
 
 class Template(Protocol):

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from octavo.common.log import logger
 from octavo.config.engine import GrammarSection
-from octavo.core.grammar.base import DEFAULT, ENGINES, Engine, Grammar, Template
+from octavo.core.grammar.base import DEFAULT, ENGINES, PARAM, Compiler, Engine, Grammar, Template
 from octavo.core.grammar.trial import TookTooLong, Trial
 from octavo.errors import BadRequest
 from octavo.wire.request import GrammarRef
@@ -20,8 +20,8 @@ KEPT_TEXT = 16 << 20
 Key: TypeAlias = tuple[str, str, str | None, bool]
 
 
-class TriedCompiler:
-    """A ``Compiler``. ``compile`` is for one thread; ``kept`` for any."""
+class TriedCompiler(Compiler):
+    """Tries what is new in another process, and keeps what was compiled."""
 
     def __init__(self, section: GrammarSection, vocabulary: Vocabulary, width: int):
         self._backend = DEFAULT if section.backend == "auto" else section.backend
@@ -36,7 +36,6 @@ class TriedCompiler:
         self._lock = threading.Lock()
 
     def kept(self, ref: GrammarRef) -> Grammar | None:
-        """A grammar that was compiled before, at once."""
         with self._lock:
             template = self._kept.get(key := _key(ref))
             if template is None:
@@ -48,7 +47,7 @@ class TriedCompiler:
         if (grammar := self.kept(ref)) is not None:
             return grammar
         if (refusal := self._slow.get(key := _key(ref))) is not None:
-            raise BadRequest(refusal, "structured_outputs")
+            raise BadRequest(refusal, PARAM)
         try:
             text = self._trial.check(ref)
         except TookTooLong as error:

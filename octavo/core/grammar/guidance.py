@@ -11,7 +11,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from octavo.common.math import cdiv
 from octavo.core.grammar import prepare
-from octavo.core.grammar.base import allow
+from octavo.core.grammar.base import PARAM, allow
 from octavo.errors import BadRequest, Unsupported
 from octavo.wire.arrays import Ints
 from octavo.wire.request import GrammarRef
@@ -37,7 +37,7 @@ class Guidance:
 
     def __init__(self, vocabulary: Vocabulary, width: int):
         if not vocabulary.eos:
-            raise Unsupported("structured output needs a model with an end-of-sequence token", "structured_outputs")
+            raise Unsupported("structured output needs a model with an end-of-sequence token", PARAM)
         pieces = vocabulary.pieces[:width]
         self._tokenizer = LLTokenizer(
             TokenizerWrapper(_Source(pieces, vocabulary)), n_vocab=len(pieces), eos_token=list(vocabulary.eos)
@@ -52,16 +52,16 @@ class Guidance:
     def build(self, text: str) -> "GuidanceTemplate":
         matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=LIMITS)
         if matcher.is_error():
-            raise BadRequest(prepare.sentence(matcher.get_error()), prepare.PARAM)
+            raise BadRequest(prepare.sentence(matcher.get_error()), PARAM)
         template = GuidanceTemplate(matcher, self)
         bits = np.zeros(self.words, np.int32)
         try:
             template.open().fill(bits)
         except RuntimeError as error:
             why = " or is too complex" if "TooComplex" in str(error) else ""
-            raise BadRequest(f"the grammar allows no text that ends{why}", prepare.PARAM) from None
+            raise BadRequest(f"the grammar allows no text that ends{why}", PARAM) from None
         if not bits.any():
-            raise BadRequest("the grammar allows no text", prepare.PARAM)
+            raise BadRequest("the grammar allows no text", PARAM)
         return template
 
     def cut(self, text: bytes, limit: int) -> list[int]:

@@ -9,7 +9,7 @@ import numpy as np
 from octavo.common.log import logger
 from octavo.common.math import cdiv
 from octavo.config.engine import GrammarSection
-from octavo.core.grammar.base import Compiler, Grammar, allow, allows
+from octavo.core.grammar.base import PARAM, Compiler, Grammar, allow, allows
 from octavo.core.grammar.compiler import TriedCompiler
 from octavo.core.grammar.reasoning import FREE, Free, Reasoning
 from octavo.errors import RequestError
@@ -139,7 +139,7 @@ class Grammars(Generic[T]):
             return
         compiler = self.compiler
         assert compiler is not None
-        if isinstance(compiler, TriedCompiler) and (kept := compiler.kept(ref)) is not None:
+        if (kept := compiler.kept(ref)) is not None:
             follow(kept)
             return
 
@@ -150,7 +150,7 @@ class Grammars(Generic[T]):
             elif isinstance(error, RequestError):
                 self._notify(key, error)
             else:
-                self._notify(key, RequestError(f"the grammar could not be compiled: {error}", "structured_outputs"))
+                self._notify(key, RequestError(f"the grammar could not be compiled: {error}", PARAM))
 
         self._threads().submit(compiler.compile, ref).add_done_callback(done)
 
@@ -176,7 +176,7 @@ class Grammars(Generic[T]):
         return GrammarMasks(plan.masked, bits)
 
     def close(self) -> None:
-        if isinstance(self.compiler, TriedCompiler):
+        if self.compiler is not None:
             self.compiler.close()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)

@@ -11,10 +11,10 @@ from llguidance import regex_to_lark
 from llguidance.gbnf_to_lark import any_to_lark
 
 from octavo.core.grammar import schema, tags
+from octavo.core.grammar.base import PARAM
 from octavo.errors import BadRequest
 from octavo.wire.request import GrammarRef
 
-PARAM = "structured_outputs"
 #: Parentheses and brackets that nest in a grammar or regex; deeper ones would break the stack of a parser.
 MAX_NEST = 100
 _OPTIONS = re.compile(r"^\s*%llguidance\s*(\{[^{}]*\})\s*$", re.MULTILINE)

@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from octavo.core.grammar.base import PARAM
 from octavo.errors import BadRequest
 
 Schema: TypeAlias = "dict[str, Any] | bool"
-PARAM = "structured_outputs"
 MAX_DEPTH = 64
 MAX_NODES = 100_000
 MAX_ENUM = 10_000

@@ -16,7 +16,7 @@ from msgspec import Struct
 from octavo.common.log import logger
 from octavo.common.math import cdiv
 from octavo.common.proc import Child, spawn
-from octavo.core.grammar.base import ENGINES, Engine, Grammar
+from octavo.core.grammar.base import ENGINES, PARAM, Engine, Grammar
 from octavo.errors import BadRequest, RequestError, RequestFailed, Unsupported
 from octavo.wire.request import GrammarRef
 from octavo.wire.vocabulary import Vocabulary
@@ -82,7 +82,7 @@ class Trial:
         except TimeoutError:
             self._end()
             raise TookTooLong(
-                f"the grammar is too complex: compiling it took over {self._deadline:g} seconds", "structured_outputs"
+                f"the grammar is too complex: compiling it took over {self._deadline:g} seconds", PARAM
             ) from None
         except (OSError, EOFError) as error:
             how = "ended" if self._child is None else self._child.end_text()
@@ -90,9 +90,7 @@ class Trial:
             if self._closed:
                 raise RequestFailed("the engine is closing") from None
             log.warning("a grammar of kind %s could not be compiled: the process for it %s (%s)", ref.kind, how, error)
-            raise BadRequest(
-                "the grammar is too complex: compiling it took too much memory or depth", "structured_outputs"
-            ) from None
+            raise BadRequest("the grammar is too complex: compiling it took too much memory or depth", PARAM) from None
         if verdict.error is not None:
             kind = Unsupported if verdict.status == Unsupported.status else BadRequest
             raise kind(verdict.error, verdict.param)
@@ -190,7 +188,7 @@ def _serve(channel: socket.socket) -> None:
         except MemoryError:
             os._exit(1)
         except BaseException as error:  # a panic of the library is no Exception
-            verdict = Verdict("", f"the grammar could not be compiled: {str(error)[:200]}", "structured_outputs")
+            verdict = Verdict("", f"the grammar could not be compiled: {str(error)[:200]}", PARAM)
         _send(channel, msgspec.msgpack.encode(verdict))
 
 
@@ -202,7 +200,7 @@ def _walk(grammar: Grammar, width: int) -> None:
         try:
             grammar.fill(bits)
         except RuntimeError as error:
-            raise BadRequest(f"the grammar is too complex: {str(error)[:120]}", "structured_outputs") from None
+            raise BadRequest(f"the grammar is too complex: {str(error)[:120]}", PARAM) from None
         may = np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little"))
         if not len(may) or not grammar.accept(int(random.choice(may))):
             return

@@ -9,7 +9,7 @@ from typing import Any
 import xgrammar
 
 from octavo.core.grammar import prepare, schema, tags
-from octavo.core.grammar.base import allow
+from octavo.core.grammar.base import PARAM, allow
 from octavo.errors import BadRequest, Unsupported
 from octavo.wire.arrays import Ints
 from octavo.wire.request import GrammarRef
@@ -34,7 +34,7 @@ class XGrammar:
 
     def __init__(self, vocabulary: Vocabulary, width: int):
         if not vocabulary.eos:
-            raise Unsupported("structured output needs a model with an end-of-sequence token", prepare.PARAM)
+            raise Unsupported("structured output needs a model with an end-of-sequence token", PARAM)
         special = set(vocabulary.special)
         pieces = [b"" if token in special else piece for token, piece in enumerate(vocabulary.pieces[:width])]
         info = xgrammar.TokenizerInfo(
@@ -46,7 +46,7 @@ class XGrammar:
     def prepare(self, ref: GrammarRef) -> str:
         kind, text = ref.kind, ref.text
         if ref.whitespace:
-            raise BadRequest("whitespace_pattern is not supported by the backend xgrammar", prepare.PARAM)
+            raise BadRequest("whitespace_pattern is not supported by the backend xgrammar", PARAM)
         if kind in ("json_schema", "json_object"):
             kind, text = "json_schema", json.dumps(_schema(schema.parse(text or '{"type": "object"}'), ref.closed))
         elif kind == "choice":
@@ -60,7 +60,7 @@ class XGrammar:
             if kind == "lark":
                 text = prepare.own_lark(text, lambda value: "%json " + json.dumps(_schema(value, ref.closed)))
         else:
-            raise BadRequest(f"structured outputs of kind {kind!r} are not known", prepare.PARAM)
+            raise BadRequest(f"structured outputs of kind {kind!r} are not known", PARAM)
         return json.dumps({"kind": kind, "text": text, "tight": ref.whitespace == ""})
 
     def build(self, text: str) -> "XGrammarTemplate":
@@ -81,7 +81,7 @@ class XGrammar:
             else:
                 compiled = self._compiler.compile_grammar(body)
         except (RuntimeError, ValueError, TypeError) as error:
-            raise BadRequest(f"xgrammar: {prepare.sentence(str(error))}", prepare.PARAM) from None
+            raise BadRequest(f"xgrammar: {prepare.sentence(str(error))}", PARAM) from None
         return XGrammarTemplate(compiled, self.ends)
 
 
@@ -134,7 +134,7 @@ def _schema(value: Any, closed: bool) -> Any:
 def _check(value: Any) -> None:
     if isinstance(value, bool):
         if not value:
-            raise BadRequest("the JSON schema has false where the backend xgrammar needs a schema", prepare.PARAM)
+            raise BadRequest("the JSON schema has false where the backend xgrammar needs a schema", PARAM)
         return
     words = value.keys() - _EVERYWHERE
     alone = next((word for word in _ALONE if word in words), None)
@@ -153,7 +153,7 @@ def _check(value: Any) -> None:
         word = min(beside)
         shown = "'format' or 'allOf'" if word == "allOf" else repr(word)
         raise BadRequest(
-            f"the JSON schema has {shown} where the backend xgrammar does not enforce it; guidance may", prepare.PARAM
+            f"the JSON schema has {shown} where the backend xgrammar does not enforce it; guidance may", PARAM
         )
     for word in ("properties", "$defs", "definitions"):
         for one in value.get(word, {}).values():

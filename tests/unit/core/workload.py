@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from octavo.config.engine import Speculation
 from octavo.core.engine.core import EngineCore
-from octavo.core.grammar.base import allow
+from octavo.core.grammar.base import Compiler, allow
 from octavo.errors import BadRequest
 from octavo.testing.fakes import FakeWorker, Told, expected, fake_config, hear
 from octavo.wire.arrays import pack_tokens
@@ -96,7 +96,7 @@ class OddGrammar:
         return []
 
 
-class OddCompiler:
+class OddCompiler(Compiler):
     def compile(self, ref: GrammarRef) -> OddGrammar:
         if ref.text != "odd":
             raise BadRequest("no such grammar", "response_format")
