@@ -4,6 +4,7 @@ PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">
 <title>octavo API</title>
 <style>
   body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
@@ -71,7 +72,7 @@ async function show() {
     const box = make("details", "", root), line = make("summary", "", box);
     make("b", verb.toUpperCase(), line).className = "verb";
     make("code", path, line);
-    line.append(" " + (route.description || ""));
+    line.append(" " + (route.description || "").replaceAll("``", ""));
     const body = route.requestBody?.content["application/json"];
     if (body) { make("h4", "body", box); fields(body.schema, api, box); }
     const good = route.responses["200"]?.content;
