@@ -7,10 +7,8 @@ from typing import Any, NamedTuple
 from octavo.errors import BadRequest
 from octavo.front.chat.tools import Choice, calls_schema
 from octavo.front.parsers.base import Format, Tool
+from octavo.front.parsers.literals import json_term
 from octavo.params import StructuredOutputsParams
-
-#: JSON as most models write it.
-_LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 class Constraint(NamedTuple):
@@ -39,8 +37,8 @@ def constraint(
         if lark is not None:
             return Constraint(StructuredOutputsParams(lark=lark, param="tools"))
         chosen = [tool for tool in tools if choice.name in (None, tool.name)]
-        schema = calls_schema(chosen, parallel and choice.name is None) | {"x-guidance": _LAYOUT}
-        lark = f"start: SPACE calls\ncalls: %json {json.dumps(schema)}\nSPACE: /[ \\n]{{0,2}}/\n"
+        calls = json_term(calls_schema(chosen, parallel and choice.name is None))
+        lark = f"start: SPACE calls\ncalls: {calls}\nSPACE: /[ \\n]{{0,2}}/\n"
         return Constraint(StructuredOutputsParams(lark=lark, param="tools"), guided=True)
     if choice.mode == "none" or form is None or not form.has_calls:
         return Constraint(asked)

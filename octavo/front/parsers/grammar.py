@@ -10,7 +10,7 @@ from typing import Any
 
 from octavo.front.parsers.calls import Tool
 from octavo.front.parsers.coerce import resolve, types
-from octavo.front.parsers.literals import Literals
+from octavo.front.parsers.literals import Literals, json_term
 from octavo.front.parsers.spec import ARGS, CONTENT, Elements, Json, ParserSpec, Python, Style, Tags, To, Wire
 from octavo.front.parsers.values import JSON, PYTHON
 
@@ -19,8 +19,6 @@ MAX_CALLS = 128
 #: Levels of elements that follow the schema; what is deeper is JSON, which is read too.
 _NESTED = 4
 _FIELD = re.compile(r"(\{name\}|\{index\}|\{key\}|\{string\}|\{text\})")
-#: How models write JSON: one space behind a comma and a colon, none elsewhere.
-_LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 def tool_grammar(
@@ -187,7 +185,7 @@ class _Writer:
         return f"{rule}_value {self._literal(after[at:])}"
 
     def _json(self, rule: str, schema: Mapping[str, Any]) -> None:
-        self.rules.append(f"{rule}: %json {json.dumps({**schema, 'x-guidance': _LAYOUT}, ensure_ascii=False)}")
+        self.rules.append(f"{rule}: {json_term(schema)}")
 
 
 def _quoted(text: str) -> str:

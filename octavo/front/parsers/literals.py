@@ -9,11 +9,17 @@ from octavo.front.parsers.values import Notation
 
 #: Levels of a schema that are followed; below them any value goes.
 _DEPTH = 16
+#: How models write JSON: one space behind a comma and a colon, none elsewhere.
 _LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _NOTHING = '""'
 #: What a schema says of numbers and of JSON strings is left to llguidance.
 _OF_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _OF_STRINGS = ("minLength", "maxLength", "pattern", "format")
+
+
+def json_term(schema: Mapping[str, Any]) -> str:
+    """JSON that keeps to ``schema``, laid out as models write it, as a term of a rule."""
+    return f"%json {json.dumps({**schema, 'x-guidance': _LAYOUT}, ensure_ascii=False)}"
 
 
 class Literals:
@@ -140,7 +146,7 @@ class Literals:
         ]
 
     def _json(self, rule: str, schema: Mapping[str, Any]) -> None:
-        self._rules.append(f"{rule}: %json {json.dumps({**schema, 'x-guidance': _LAYOUT}, ensure_ascii=False)}")
+        self._rules.append(f"{rule}: {json_term(schema)}")
 
     def _written(self, value: Any, depth: int = 0) -> str:
         """``value`` in the notation."""

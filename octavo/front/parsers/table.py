@@ -64,7 +64,10 @@ class Lexicon:
 
 @dataclass(slots=True)
 class State:
-    """``row``: marker -> where it leads. ``closer``: in a value, the marker that ends it."""
+    """``row``: marker -> where it leads. ``lexicon`` finds those of them, and of ``marks``, that are text.
+
+    ``marks``: what ``style`` quotes strings with. ``broken``: the state behind arguments that cannot be read.
+    """
 
     name: str
     role: Role
@@ -87,7 +90,6 @@ class Table:
         for token in part_ids(spec, vocabulary, self.ids).values():
             del self.added[token]
         self.named = frozenset(self.ids)
-        self.longest = max(map(len, spec.markers()), default=0)
         rows = _rows(spec, self.named, calls)
         self.states = {name: self._state(name, row) for name, row in rows.items()}
         for name in [name for name, state in self.states.items() if state.role is Role.ARGS]:
