@@ -62,8 +62,9 @@ def _either(
             asked.param,
         )
     lark = form.tool_grammar(tools, required=True, named=None, parallel=parallel)
-    if lark is None:
-        return asked  # a format without a grammar: what is said obeys, and no call is made
+    if lark is None or form.grammar_reasons:
+        # Without a grammar of calls none is made; where calls stand among the reasoning, ``asked`` holds behind it.
+        return asked
     schema: Any = {"type": "object"} if asked.kind == "json_object" else _schema(asked)
     if isinstance(schema, dict) and "x-guidance" in schema:
         raise BadRequest("the JSON schema has 'x-guidance', which cannot be enforced", asked.param)

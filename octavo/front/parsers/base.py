@@ -58,10 +58,9 @@ class Format:
         return tuple(self._vocabulary.encode(marker, add_special_tokens=False))
 
     @property
-    def grammar_after(self) -> tuple[int, ...]:
-        """Ids behind which a ``tool_grammar`` holds; none: from the first token, reasoning is part of it."""
-        wire = self.spec.grammar
-        return () if wire is not None and wire.lead else self.reasoning_end
+    def grammar_reasons(self) -> bool:
+        """Whether reasoning is part of a ``tool_grammar``, which then holds from an answer's first token on."""
+        return self.spec.grammar is not None and self.spec.grammar.lead != ""
 
     def open(
         self,

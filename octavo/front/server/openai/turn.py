@@ -178,8 +178,10 @@ class ChatTurn:
         found = constraint(self.format, tools or self.tools, self.choice, self.parallel, params.structured_outputs)
         asked = found.params
         form = self.format
-        if form is not None and form.reasoning_end and (asked is not None or self._budget is not None):
-            begun = not self._open(ids).reasoning_over
+        within = asked is not None and asked.lark is not None and form is not None and form.grammar_reasons
+        if form is not None and form.reasoning_end and not within and (asked is not None or self._budget is not None):
+            # A format of messages reasons, or calls, until the one whose header says that it is the answer.
+            begun = not (self.continues if form.spec.fused else self._open(ids).reasoning_over)
             # Who does not begin in reasoning may open it with the first token, unless the prompt has closed it.
             may = not (self.continues or form.reasoning_end[-1] in ids[-_CLOSED:])
             if begun or (may and len(form.reasoning_start) == 1):

@@ -107,7 +107,7 @@ def test_parameters_follow_the_schema(spec):
 
 def test_harmony_reasons_in_the_grammar():
     form = format_of(HARMONY)
-    assert form.grammar_after == ()
+    assert form.grammar_reasons
     grammar = form.tool_grammar(TOOLS, required=True, named=None, parallel=True)
     call = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
     think = "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant"
