@@ -21,6 +21,12 @@ T = TypeVar("T")
 log = logger(__name__)
 
 
+class NotCompiled(RequestError):
+    """A grammar that may be right and could not be compiled all the same."""
+
+    status = 500
+
+
 class Follower:
     """One request's grammar, and the reasoning before it, which the grammar does not rule.
 
@@ -33,6 +39,8 @@ class Follower:
         self._reasoning = reasoning
         self._eos = eos
         self._stops = tuple(token for token in stops if token not in eos)
+        #: Of the ``eos`` those that end the request: it may have been asked to ignore them.
+        self._ends = tuple(token for token in eos if token in stops)
         self._broken = False
 
     def accept(self, token: int) -> bool:
@@ -43,7 +51,8 @@ class Follower:
             return True
         try:
             return self._grammar.accept(token)
-        except Exception:
+        except BaseException as error:
+            _pass_on(error)
             log.exception("a grammar could not follow token %d", token)
             return False
 
@@ -58,7 +67,8 @@ class Follower:
             return
         try:
             self._grammar.fill(bits)
-        except Exception:
+        except BaseException as error:
+            _pass_on(error)
             log.exception("a grammar could not say what may come next")
             self._broken = True
             bits[:] = -1
@@ -78,7 +88,8 @@ class Follower:
             return list(reasoning.forced()[:limit])
         try:
             return self._grammar.forced(limit)
-        except Exception:
+        except BaseException as error:
+            _pass_on(error)
             log.exception("a grammar could not say what it forces")
             self._broken = True
             return []
@@ -94,7 +105,7 @@ class Follower:
             if i == last:
                 break
             ruled = not self._reasoning.takes(drafts[i])
-            over = ruled and drafts[i] in self._eos
+            over = ruled and drafts[i] in self._ends
             if self._broken or over or not allows(line, drafts[i]) or not self.accept(drafts[i]):
                 bits[i + 1 :] = -1
                 break
@@ -103,7 +114,8 @@ class Follower:
         if accepted:
             try:
                 self._grammar.rollback(accepted)
-            except Exception:
+            except BaseException as error:
+                _pass_on(error)
                 log.exception("a grammar could not take tokens back")
                 self._broken = True
 
@@ -150,7 +162,7 @@ class Grammars(Generic[T]):
             elif isinstance(error, RequestError):
                 self._notify(key, error)
             else:
-                self._notify(key, RequestError(f"the grammar could not be compiled: {error}", PARAM))
+                self._notify(key, NotCompiled(f"the grammar could not be compiled: {error}", PARAM))
 
         self._threads().submit(compiler.compile, ref).add_done_callback(done)
 
@@ -180,6 +192,12 @@ class Grammars(Generic[T]):
             self.compiler.close()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _pass_on(error: BaseException) -> None:
+    """Raise what is no grammar engine's fault; a panic of one is no ``Exception``."""
+    if isinstance(error, (KeyboardInterrupt, SystemExit)):
+        raise error
 
 
 def _drafts(plan: StepPlan) -> list[list[int]]:

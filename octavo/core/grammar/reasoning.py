@@ -9,11 +9,12 @@ from octavo.wire.request import GrammarRef
 
 class Stage(NamedTuple):
     """``open``: what comes is reasoning; None: it is where the first token opens it. ``size``: tokens in it so far.
-    ``tail``: the last of them, as many as its end has less one."""
+    ``tail``: the last of them, as many as its end has less one. ``begun``: the first token of all is said."""
 
     open: bool | None
     size: int = 0
     tail: tuple[int, ...] = ()
+    begun: bool = False
 
 
 OVER = Stage(False)
@@ -42,7 +43,7 @@ class Reasoning:
         """Move on by a token. False where it is no part of the reasoning."""
         stage = self.stage
         if stage.open is None:
-            self.stage = Stage(True) if token in self.opens else OVER
+            self.stage = Stage(True, begun=True) if token in self.opens else OVER
             return bool(self.stage.open)
         if not stage.open:
             return False
@@ -50,8 +51,9 @@ class Reasoning:
         if seen[-len(self._end) :] == self._end:
             self.stage = OVER
         else:
-            begun = stage.size > 0 or token not in self.opens
-            self.stage = Stage(True, stage.size + begun, seen[1 - len(self._end) :] if len(self._end) > 1 else ())
+            counts = stage.begun or token not in self.opens  # only the first token of all can be what opens it
+            tail = seen[1 - len(self._end) :] if len(self._end) > 1 else ()
+            self.stage = Stage(True, stage.size + counts, tail, True)
         return True
 
     def forced(self) -> Sequence[int]:

@@ -72,13 +72,34 @@ class Trial:
         return None if self._child is None else self._child.pid
 
     def check(self, ref: GrammarRef) -> str:
-        """The grammar as ``Engine.build`` takes it, which will then succeed. Raises ``BadRequest``."""
+        """The grammar as ``Engine.build`` takes it, which will then succeed. Raises ``BadRequest``, and
+        ``RequestFailed`` where it is not the grammar that is to blame."""
         try:
-            if self._socket is None:
+            verdict = self._ask(ref)
+        except EOFError:  # somebody may have ended the process, whatever it was doing; a second time it is the grammar
+            try:
+                verdict = self._ask(ref)
+            except EOFError:
+                raise BadRequest(
+                    "the grammar is too complex: compiling it took too much memory or depth", PARAM
+                ) from None
+        if verdict.error is not None:
+            kind = Unsupported if verdict.status == Unsupported.status else BadRequest
+            raise kind(verdict.error, verdict.param)
+        return verdict.text
+
+    def _ask(self, ref: GrammarRef) -> Verdict:
+        """Raises ``EOFError`` where the process ended over it, or had ended before."""
+        if self._socket is None:
+            try:
                 self._start()
-            assert self._socket is not None
+            except (OSError, EOFError) as error:  # a time-out is an OSError
+                self._end()
+                raise RequestFailed(f"the process that compiles grammars did not start: {error}") from None
+        assert self._socket is not None
+        try:
             _send(self._socket, msgspec.msgpack.encode(ref))
-            verdict = msgspec.msgpack.decode(_receive(self._socket, time.monotonic() + self._deadline), type=Verdict)
+            return msgspec.msgpack.decode(_receive(self._socket, time.monotonic() + self._deadline), type=Verdict)
         except TimeoutError:
             self._end()
             raise TookTooLong(
@@ -90,22 +111,17 @@ class Trial:
             if self._closed:
                 raise RequestFailed("the engine is closing") from None
             log.warning("a grammar of kind %s could not be compiled: the process for it %s (%s)", ref.kind, how, error)
-            raise BadRequest("the grammar is too complex: compiling it took too much memory or depth", PARAM) from None
-        if verdict.error is not None:
-            kind = Unsupported if verdict.status == Unsupported.status else BadRequest
-            raise kind(verdict.error, verdict.param)
-        return verdict.text
+            raise EOFError from None
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
-        with self._lock:
+        with theirs, self._lock:
+            self._socket = ours
             if self._closed:
-                raise EOFError("closed")
+                raise EOFError("the engine is closing")
             self._child = spawn(
                 "octavo.core.grammar.trial:main", theirs.fileno(), name="octavo-grammar", fds=(theirs.fileno(),)
             )
-            self._socket = ours
-        theirs.close()
         _send(ours, self._setup)
         _receive(ours, time.monotonic() + START)
 

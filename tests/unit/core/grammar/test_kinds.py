@@ -267,6 +267,14 @@ def test_a_draft_that_the_grammar_refuses_or_an_end_ends_the_window():
     assert line(follower) == [99, EOS]
 
 
+def test_an_end_that_the_request_ignores_does_not_end_the_window():
+    follower = follow("regex", "a", stops=(261,))
+    window = np.zeros((4, WORDS), np.int32)
+    follower.fill_window(window, [97, EOS, EOS])
+    assert [ids_of(row) for row in window] == [[97], [EOS, 261], [EOS, 261], [EOS, 261]]
+    assert line(follower) == [97]
+
+
 def ids_of(row) -> list[int]:
     return [token for token in range(300) if allows(row, token)]
 

@@ -93,6 +93,15 @@ def test_the_marker_that_begins_it_is_not_counted():
     assert allowed(one) == [END]
 
 
+@pytest.mark.parametrize("open", [True, False])
+def test_a_marker_over_and_over_is_counted(open):
+    one = follower(after=(END,), opens=(OPEN, 9), open=open, budget=2)
+    for token in (OPEN, OPEN, 9):
+        assert len(allowed(one)) == 64
+        assert one.accept(token)
+    assert allowed(one) == [END]
+
+
 def test_reasoning_may_open_with_the_first_token_only():
     one = follower(Only(5), after=(END,), opens=(OPEN,), open=False, budget=1)
     assert allowed(one) == [5, OPEN]
@@ -122,3 +131,23 @@ def test_a_window_over_the_end_of_reasoning():
     one.fill_window(bits, [1, 2, 3, 4])
     assert [token for token in range(64) if allows(bits[1], token)] == [END]
     assert (bits[2:] == -1).all()
+
+
+class Panic(BaseException):
+    """As a library in another language raises it."""
+
+
+@pytest.mark.parametrize("where", ["accept", "fill", "rollback", "forced"])
+@pytest.mark.parametrize("error", [RuntimeError, Panic])
+def test_a_grammar_engine_that_raises_ends_its_own_request_only(where, error):
+    def broken(*_):
+        raise error("on fire")
+
+    grammar = Only(5)
+    setattr(grammar, where, broken)
+    one = follower(grammar)
+    drafts = one.drafts(2) or [5, 5]
+    bits = np.zeros((3, 2), np.int32)
+    one.fill_window(bits, drafts)
+    assert bits.any(1).all()
+    assert not one.accept(5)

@@ -1,6 +1,7 @@
 """The process that grammars are tried in: what is hostile costs its sender an error, and the next one is served."""
 
 import os
+import queue
 import signal
 import threading
 import time
@@ -10,7 +11,8 @@ import pytest
 from octavo.config.engine import GrammarSection
 from octavo.core.grammar import trial
 from octavo.core.grammar.compiler import TriedCompiler
-from octavo.errors import BadRequest, OctavoError
+from octavo.core.grammar.manager import Grammars
+from octavo.errors import BadRequest, OctavoError, RequestFailed
 from octavo.wire.request import GrammarRef
 from tests.unit.core.grammar.support import BYTES, says
 
@@ -40,10 +42,34 @@ def test_a_crash_a_flood_and_an_endless_one_cost_their_own_request_only(compiler
     with pytest.raises(BadRequest, match="too complex"):  # at once: it is known
         compiler.compile(GrammarRef("regex", LARGE))
     assert compiler._trial.pid == pid
-    os.kill(pid, signal.SIGKILL)
-    with pytest.raises(BadRequest):
-        compiler.compile(GrammarRef("regex", "b+"))
+
+
+def test_a_process_that_somebody_ends_is_started_again(compiler):
+    compiler.compile(GrammarRef("regex", "a"))
+    os.kill(compiler._trial.pid, signal.SIGKILL)  # while nobody asks anything
     assert says(compiler.compile(GrammarRef("regex", "b+")), "b")
+    before = compiler._trial.pid
+    timer = threading.Timer(0.2, os.kill, (before, signal.SIGKILL))  # or in the midst of it
+    compiler._trial._deadline = 1.0
+    timer.start()
+    with pytest.raises(BadRequest, match="took over 1 seconds"):
+        compiler.compile(GrammarRef("regex", LARGE))
+    timer.join()
+    assert says(compiler.compile(GrammarRef("regex", "c")), "c")
+
+
+def test_a_process_that_does_not_start_is_nobodys_grammar(compiler, monkeypatch):
+    answers: queue.Queue = queue.Queue()
+    grammars = Grammars(compiler, 257, lambda _, outcome: answers.put(outcome))
+    with monkeypatch.context() as patch:
+        patch.setattr(trial, "START", 0.0)
+        with pytest.raises(RequestFailed, match="did not start"):
+            compiler.compile(GrammarRef("regex", "a"))
+        grammars.start(1, GrammarRef("regex", "a"))
+        assert answers.get(timeout=30).status == 500
+    grammars.start(1, GrammarRef("regex", "a"))
+    assert answers.get(timeout=30).accept(ord("a"))
+    grammars.close()
 
 
 def test_memory_is_bounded(compiler, monkeypatch):
