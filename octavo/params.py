@@ -335,7 +335,11 @@ def _whole(name: str, value: Any, low: int | None, high: int | None) -> None:
 def _real(name: str, value: Any, low: float | None, high: float | None, open_low: bool = False) -> None:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise BadRequest(f"{name} must be a number, got {_shown(value)}", name)
-    if not math.isfinite(value):
+    try:
+        finite = math.isfinite(value)
+    except OverflowError:  # an int that no float can hold
+        raise BadRequest(f"{name} must be finite, got {_shown(value)}", name) from None
+    if not finite:
         raise BadRequest(f"{name} must be finite, got {value}", name)
     _range(name, value, low, high, open_low)
 
@@ -348,6 +352,8 @@ def _range(name: str, value: Any, low: float | None, high: float | None, open_lo
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, int) and value.bit_length() > 1024:  # Python writes no int of some thousand digits
+        return "a very large number" if value > 0 else "a very large negative number"
     text = repr(value) if isinstance(value, (str, numbers.Number, type(None))) else type(value).__name__
     return text if len(text) <= 40 else text[:37] + "..."
 

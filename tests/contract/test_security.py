@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 import zmq
+from fastapi.exceptions import RequestValidationError
 
 from octavo.errors import BadRequest, EngineDead, RequestFailed
 from octavo.front.server import errors
@@ -246,6 +247,8 @@ MILLION = 1_000_000
         ({"model": "x" * MILLION}, (404,)),
         ({"priority": 2**70}, (400,)),
         ({"x" * 100: [{}] * 150_000}, (400,)),
+        ({"logit_bias": {str(token): "x" for token in range(90_000)}}, (400,)),
+        ({"logit_bias": {"x" * MILLION: "x"}}, (400,)),
     ],
     ids=lambda value: next(iter(value))[:20] if isinstance(value, dict) else "",
 )
@@ -259,13 +262,24 @@ def test_much_of_anything(server, more, statuses):
         [USER] * 120_000,
         [USER | {"content": [{"type": "text", "text": "a"}] * 120_000}],
         [USER | {"content": "word " * MILLION}],
+        [USER | {"tool_calls": [1] * MILLION}],
         [USER | {"role": "x" * MILLION}],
         [USER | {"content": [{"type": "x" * MILLION}]}],
     ],
-    ids=["messages", "parts", "text", "role", "type"],
+    ids=["messages", "parts", "text", "calls", "role", "type"],
 )
 def test_much_of_a_conversation(server, messages):
     refused(server.post(CHAT, {"messages": messages, "max_tokens": 1}))
+
+
+@pytest.mark.timeout(60)
+def test_as_many_errors_as_values():
+    """A time that goes with the square of their number would not end within the minute."""
+    wrong = [{"loc": ("body", "documents", index), "msg": "wrong"} for index in range(250_000)]
+    info = errors.describe(RequestValidationError([*wrong, {"loc": ("body", "documents"), "msg": "no text"}]))
+    assert info.param == "documents.0"
+    assert "no text" not in info.message
+    assert "249995 more" in info.message
 
 
 @pytest.mark.parametrize("path", [TEXT, CHAT, "/tokenize", "/detokenize"])

@@ -3,6 +3,7 @@
 Anthropic's routes answer with Anthropic's body instead, whoever refuses the request.
 """
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
@@ -27,6 +28,8 @@ _TYPE_STEP = re.compile(
     r"^(str|int|float|bool|none|dict|(list|dict|tagged-union|union|function-\w+|constrained-\w+|lax-or-strict)\[.*|[A-Z]\w*)$"
 )
 _MAX_SHOWN = 5
+#: Characters of one step of a path, which may be a key that the client made up.
+_MAX_STEP = 80
 
 
 class ErrorInfo(msgspec.Struct):
@@ -113,7 +116,7 @@ def field_path(steps: Iterable[Any]) -> str:
     """A validator's path without "body" and the types it tried: ("body", "stop", "list[str]", 0) -> "stop.0"."""
     steps = [step for step in steps if step != "body"]
     kept = [
-        str(step)
+        str(step)[:_MAX_STEP]
         for index, step in enumerate(steps)
         if index == 0 or isinstance(step, int) or not _TYPE_STEP.match(step)
     ]
@@ -128,10 +131,18 @@ def _validation(errors: Iterable[Mapping[str, Any]]) -> tuple[str, str | None]:
         if message not in messages:
             messages.append(message)
     # Of a union's branches the one that got deepest is the one that was meant.
-    said = {path: why for path, why in said.items() if not any(other.startswith(f"{path}.") for other in said if path)}
+    outer = _outer(said)
+    said = {path: why for path, why in said.items() if path not in outer}
     lines = [f"{path}: {', or '.join(messages[:3])}" if path else messages[0] for path, messages in said.items()]
     more = f" (and {len(lines) - _MAX_SHOWN} more)" if len(lines) > _MAX_SHOWN else ""
     return _clean("; ".join(lines[:_MAX_SHOWN]) + more), next(iter(said), None) or None
+
+
+def _outer(paths: Iterable[str]) -> set[str]:
+    """Those of ``paths`` that others go on from, in the time that sorting takes: there may be as many as values."""
+    # In this order what goes on from a path comes right behind it.
+    ordered = sorted(f"{path}." for path in paths if path)
+    return {path[:-1] for path, after in itertools.pairwise(ordered) if after.startswith(path)}
 
 
 def _title(status: int) -> str:

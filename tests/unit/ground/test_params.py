@@ -49,10 +49,19 @@ REFUSED = [
     ("logit_bias", {"x": 1}),
     ("logit_bias", {1: math.nan}),
     ("logit_bias", {-1: 1}),
+    *[
+        (name, value)
+        for name in ("n", "temperature", "top_k", "repetition_penalty", "seed", "logprobs")
+        for value in (10**400, -(10**5000))
+    ],
 ]
 
 
-@pytest.mark.parametrize(("name", "value"), REFUSED, ids=lambda value: str(value)[:20])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    REFUSED,
+    ids=lambda value: "huge" if type(value) is int and abs(value) > 2**64 else str(value)[:20],
+)
 def test_a_bad_value_is_refused_by_name(name, value):
     with pytest.raises(BadRequest) as caught:
         SamplingParams(**{name: value})

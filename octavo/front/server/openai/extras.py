@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from octavo.front.server.openai.schema import Body, Ids, NonEmpty, Texts
+from octavo.front.server.openai.schema import Bias, Body, Ids, NonEmpty, Texts
 
 
 class Extras(Body):
@@ -17,7 +17,7 @@ class Extras(Body):
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     min_tokens: int | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Bias | None = None
     allowed_token_ids: Ids | None = None
     bad_words: Texts | None = None
     skip_special_tokens: bool | None = None

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
@@ -22,6 +23,7 @@ from pydantic_core import CoreSchema
 from octavo.errors import Unsupported
 from octavo.front.server.options import MAX_PROMPTS as MAX_PROMPTS
 from octavo.front.server.options import NAME
+from octavo.params import MAX_BIAS
 
 NonEmpty = Annotated[str, StringConstraints(min_length=1)]
 RequestName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
@@ -38,6 +40,21 @@ class _FirstError:
 FIRST_ERROR = _FirstError()
 Texts = Annotated[list[str], FIRST_ERROR]
 Ids = Annotated[list[int], FIRST_ERROR]
+Objects = Annotated[list[dict[str, Any]], FIRST_ERROR]
+
+
+def at_most(count: int) -> BeforeValidator:
+    """Annotation of an object: one of too many entries is refused before they are looked at, for the same reason."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > count:
+            raise ValueError(f"may hold at most {count} entries, got {len(value)}")
+        return value
+
+    return BeforeValidator(check)
+
+
+Bias = Annotated[dict[str, float], at_most(MAX_BIAS)]
 
 
 def _never(value: Any) -> bool:
@@ -124,7 +141,7 @@ class SamplingBody(Body):
     ignore_eos: bool = False
     max_tokens: int | None = None
     min_tokens: int = 0
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Bias | None = None
     allowed_token_ids: Ids | None = None
     bad_words: Texts | None = None
     response_format: dict[str, Any] | None = None
@@ -187,7 +204,7 @@ class Message(Body):
     name: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: Objects | None = None
     tool_call_id: str | None = None
 
 
@@ -200,8 +217,8 @@ class ChatFields(Body):
     add_special_tokens: bool | None = None
     chat_template: str | None = Field(None, description="needs --trust-request-chat-template")
     chat_template_kwargs: dict[str, Any] | None = None
-    documents: list[dict[str, Any]] | None = None
-    tools: Annotated[list[dict[str, Any]], FIRST_ERROR] | None = None
+    documents: Objects | None = None
+    tools: Objects | None = None
     tool_choice: str | dict[str, Any] | None = Field(None, description="none, auto, required, or a function's name")
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
 

@@ -5,12 +5,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
 from octavo.front.server.openai.extras import Extras
-from octavo.front.server.openai.schema import FIRST_ERROR, Body, NonEmpty, Texts
+from octavo.front.server.openai.schema import FIRST_ERROR, Body, NonEmpty, Texts, at_most
 
 #: As many as a conversation has messages at most.
 MAX_ITEMS = 10_000
 MAX_TOOLS = 1024
 MAX_TOP_LOGPROBS = 20
+MAX_METADATA = 16
 _Key = Annotated[str, StringConstraints(max_length=64)]
 _Value = Annotated[str, StringConstraints(max_length=512)]
 Id = Annotated[str, StringConstraints(min_length=1, max_length=512)]
@@ -154,7 +155,7 @@ class ResponsesBody(Extras):
     include: Annotated[list[Include], FIRST_ERROR, Field(max_length=64)] | None = None
     max_output_tokens: int | None = Field(None, ge=1)
     max_tool_calls: int | None = Field(None, ge=1, description="counts built-in tools, of which there are none")
-    metadata: Annotated[dict[_Key, _Value], Field(max_length=16)] | None = None
+    metadata: Annotated[dict[_Key, _Value], Field(max_length=MAX_METADATA), at_most(MAX_METADATA)] | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None
     temperature: float | None = Field(None, ge=0, le=2)
