@@ -85,7 +85,7 @@ class _Tally:
 def soak(load: SoakLoad) -> dict[str, Any]:
     """Run it; a record. Raises ``ConfigError`` where a server does not start."""
     begin = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, Child(SERVER, _flags(folder, load)) as child:
+    with tempfile.TemporaryDirectory() as folder, Child(SERVER, _flags(folder)) as child:
         tally, memory = _Tally(load.requests), []
 
         def sample() -> None:
@@ -127,7 +127,7 @@ def soak(load: SoakLoad) -> dict[str, Any]:
 _OUTCOMES = ("succeeded", "failed", "aborted", "rejected")
 
 
-def _flags(folder: str, load: SoakLoad) -> list[str]:
+def _flags(folder: str) -> list[str]:
     return [folder, "0", "--max-num-seqs", "64", "--max-model-len", "4096"]
 
 
@@ -137,7 +137,7 @@ def _middle(samples: list[dict[str, float]], name: str) -> float:
 
 def _killed(load: SoakLoad, victim: int) -> dict[str, bool]:
     """A server under load of which one process is killed (0: the front, else the engine): does everything end?"""
-    with tempfile.TemporaryDirectory() as folder, Child(SERVER, _flags(folder, load)) as child:
+    with tempfile.TemporaryDirectory() as folder, Child(SERVER, _flags(folder)) as child:
         endless = SoakLoad(requests=10**9, connections=load.connections, given_up=0.1, outputs=64)
         tally = _Tally(endless.requests)
 

@@ -72,7 +72,7 @@ def run(args: Namespace) -> list[dict[str, Any]]:
     picture = plot.check(args.plot) if args.plot else None
     key = args.api_key or env.read("OCTAVO_API_KEY")
     load = _load(args, key)
-    points = _points(args, load)
+    points = _points(args)
     load = replace(load, model=args.model or models(load.url, key)[0])
     records, saved = [], []
     for at, (label, change) in enumerate(points):
@@ -143,7 +143,7 @@ def _load(args: Namespace, key: str | None) -> Any:
     )
 
 
-def _points(args: Namespace, load: Any) -> list[tuple[str, dict[str, Any]]]:
+def _points(args: Namespace) -> list[tuple[str, dict[str, Any]]]:
     """(name, what is changed of the load) of each run."""
     if args.sweep and args.sweep_rate:
         raise ConfigError("sweep over concurrencies or over rates, not over both: --sweep or --sweep-rate")

@@ -1,6 +1,5 @@
 """`octavo env`: what this machine has, and which backends octavo would use. Secrets are never printed."""
 
-import os
 import platform
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,6 @@ PACKAGES = (
 )  # fmt: skip
 #: Abilities of a CPU that decide which kernels are fast.
 _FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8", "bf16", "i8mm", "asimd")
-_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 
 def parser() -> Parser:
@@ -70,11 +68,9 @@ def packages() -> Iterator[str]:
 
 def environment() -> Iterator[str]:
     """Lines about variables that octavo or its libraries read."""
-    prefixes = ("OCTAVO_", "OMP_", "MKL_", "HF_", "CUDA_", "TORCH")
-    found = [name for name in sorted(os.environ) if name.startswith(prefixes)]
-    for name in found:
-        hidden = any(word in name for word in _SECRET)
-        yield f"{name}={'(hidden)' if hidden else os.environ[name]}"
+    found = env.shown()
+    for name, value in found.items():
+        yield f"{name}={'(hidden)' if value is None else value}"
     yield from env.strangers()
     if not found:
         yield "nothing is set"

@@ -19,7 +19,7 @@ from octavo.common import log
 from octavo.common.words import nearest
 from octavo.config import env
 from octavo.config.args import EngineArgs, ServeArgs
-from octavo.config.cli import Parser, add_flags, ask
+from octavo.config.cli import Parser, add_flags, add_model, ask, one_model
 from octavo.config.engine import WORKER
 from octavo.errors import BadRequest, ConfigError, EngineDead
 
@@ -56,8 +56,7 @@ def parser() -> Parser:
         usage="octavo run-batch [MODEL] -i INPUT -o OUTPUT [flags]",
         description=__doc__,
     )
-    found.add_argument("model", nargs="?", metavar="MODEL", help="directory, GGUF file or hub name")
-    found.add_argument("--model", dest="model_flag", metavar="MODEL", help="the same, as a flag")
+    add_model(found)
     found.add_argument("-i", "--input-file", metavar="INPUT", required=True, help="requests, one a line (.jsonl)")
     found.add_argument("-o", "--output-file", metavar="OUTPUT", required=True, help="where the answers go")
     found.add_argument(
@@ -72,10 +71,7 @@ def main(argv: Sequence[str], worker: str = WORKER) -> int:
     """Answer the file; the exit status."""
     flags = parser()
     parsed = flags.parse_args(argv)
-    if parsed.model_flag is not None:
-        if parsed.model is not None and parsed.model != parsed.model_flag:
-            flags.error(f"the model is given twice: {parsed.model!r} and --model {parsed.model_flag!r}")
-        parsed.model = parsed.model_flag
+    one_model(flags, parsed)
     if parsed.max_concurrency is not None and not 1 <= parsed.max_concurrency <= 1 << 16:
         flags.error(f"--max-concurrency must be from 1 to 65536, got {parsed.max_concurrency}")
     try:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from octavo.config.args import ServeArgs
-from octavo.config.cli import Parser, add_flags, ask
+from octavo.config.cli import Parser, add_flags, add_model, ask, one_model
 from octavo.errors import ConfigError
 
 
@@ -13,8 +13,7 @@ def parser() -> Parser:
         usage="octavo serve [MODEL] [flags]",
         description="Serve a model over OpenAI's API. Without a model the embedded one is served.",
     )
-    found.add_argument("model", nargs="?", metavar="MODEL", help="directory, GGUF file or hub name")
-    found.add_argument("--model", dest="model_flag", metavar="MODEL", help="the same, as a flag")
+    add_model(found)
     found.add_argument(
         "--config", metavar="FILE", help="flags from a .yaml, .json or .toml file; the command line wins"
     )
@@ -27,10 +26,7 @@ def main(argv: Sequence[str]) -> int:
     """Serve until the end; the exit status."""
     flags = parser()
     parsed = flags.parse_args(argv)
-    if parsed.model_flag is not None:
-        if parsed.model is not None and parsed.model != parsed.model_flag:
-            flags.error(f"the model is given twice: {parsed.model!r} and --model {parsed.model_flag!r}")
-        parsed.model = parsed.model_flag
+    one_model(flags, parsed)
     try:
         args = ask(ServeArgs, parsed)
     except ConfigError as error:

@@ -10,6 +10,7 @@ import urllib.request
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from octavo.cli.terminal import bold, dim
 from octavo.common.client import bearer
@@ -173,8 +174,7 @@ def picture(looks: Sequence[Look], url: str) -> list[str]:
 
 def rates(looks: Sequence[Look], name: str) -> list[float]:
     """Growth of a counter a second, from look to look; 0 where the server began anew."""
-    pairs = zip(looks, list(looks)[1:], strict=False)
-    return [max(0.0, getattr(b, name) - getattr(a, name)) / max(1e-9, b.at - a.at) for a, b in pairs]
+    return [max(0.0, getattr(b, name) - getattr(a, name)) / max(1e-9, b.at - a.at) for a, b in pairwise(looks)]
 
 
 def since(now: Buckets, before: Buckets) -> Buckets:
@@ -235,8 +235,7 @@ def _show(lines: Sequence[str]) -> None:
 @contextlib.contextmanager
 def _screen() -> Iterator:
     """The other screen of the terminal, without a cursor; gives a wait that is true once the user has enough."""
-    typed = sys.stdin.isatty() and sys.stdout.isatty()
-    if not sys.stdout.isatty() or not typed:
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
         with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
             yield _sleep
         return

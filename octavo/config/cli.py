@@ -73,6 +73,20 @@ def add_flags(parser: argparse.ArgumentParser, cls: type[EngineArgs], skip: Sequ
         )
 
 
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """MODEL, by place or by flag; ``one_model`` reads it."""
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="directory, GGUF file or hub name")
+    parser.add_argument("--model", dest="model_flag", metavar="MODEL", help="the same, as a flag")
+
+
+def one_model(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
+    """Make ``parsed.model`` the one that was given. Ends the program where two were."""
+    if parsed.model_flag is not None:
+        if parsed.model not in (None, parsed.model_flag):
+            parser.error(f"the model is given twice: {parsed.model!r} and --model {parsed.model_flag!r}")
+        parsed.model = parsed.model_flag
+
+
 def _options(spec: Field) -> dict[str, Any]:
     kind = str(spec.type)
     if "bool" in kind:

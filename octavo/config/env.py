@@ -1,6 +1,7 @@
 """The one table of the environment's variables that octavo reads."""
 
 import os
+import re
 from collections.abc import Mapping
 
 from octavo.common.words import nearest
@@ -13,6 +14,10 @@ VARIABLES: dict[str, str] = {
     "OCTAVO_SSL_KEYFILE_PASSWORD": "passphrase of --ssl-keyfile; the flags win over it",
     "VLLM_API_KEY": "as OCTAVO_API_KEY, which wins over it",
 }
+#: Of variables that octavo or its libraries read.
+_PREFIXES = ("OCTAVO_", "VLLM_", "OMP_", "MKL_", "HF_", "CUDA_", "TORCH", "NCCL_")
+_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "AUTH")
+_USER = re.compile(r"(?<=://)[^/@\s]*@")
 
 
 def read(name: str, environment: Mapping[str, str] | None = None) -> str | None:
@@ -29,3 +34,13 @@ def strangers(environment: Mapping[str, str] | None = None) -> list[str]:
         for name in sorted(names)
         if name.startswith("OCTAVO_") and name not in VARIABLES
     ]
+
+
+def shown() -> dict[str, str | None]:
+    """The variables that matter here, as they may be shown: None for one whose name speaks of a secret, and no users
+    of URLs."""
+    return {
+        name: None if any(word in name.upper() for word in _SECRET) else _USER.sub("", value)
+        for name, value in sorted(os.environ.items())
+        if name.startswith(_PREFIXES)
+    }

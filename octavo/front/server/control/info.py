@@ -1,8 +1,6 @@
 """/server_info: what the server was told and what it runs on. Nothing of it is secret."""
 
-import os
 import platform
-import re
 import sys
 from dataclasses import asdict, fields
 from importlib.metadata import PackageNotFoundError, version
@@ -12,14 +10,12 @@ import msgspec
 
 from octavo import __version__
 from octavo.common import probe
+from octavo.config import env
 from octavo.config.resolve import show
 from octavo.front.server.service import Service
 
-_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "AUTH")
-_PREFIXES = ("OCTAVO_", "VLLM_", "OMP_", "MKL_", "HF_", "CUDA_", "TORCH", "NCCL_")
 #: Options that hold secrets, or paths of their files.
 _HIDDEN = ("api_keys", "tls")
-_USER = re.compile(r"(?<=://)[^/@\s]*@")
 _PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "fastapi", "pydantic", "uvicorn", "msgspec", "llguidance")
 
 
@@ -32,7 +28,7 @@ def collect(service: Service, form: str) -> dict[str, Any]:
     return {
         "vllm_config": show(config) if form == "text" else _plain(asdict(config)),
         "server_options": _plain(shown),
-        "vllm_env": environment(),
+        "vllm_env": {name: value for name, value in env.shown().items() if value is not None},
         "system_env": {
             "octavo": __version__,
             "python": sys.version.split()[0],
@@ -49,15 +45,6 @@ def collect(service: Service, form: str) -> dict[str, Any]:
             "kv_tokens": ready.kv_tokens,
             "backends": ready.backends,
         },
-    }
-
-
-def environment() -> dict[str, str]:
-    """Variables that matter here, without those whose name speaks of a secret, and without users of URLs."""
-    return {
-        name: _USER.sub("", value)
-        for name, value in sorted(os.environ.items())
-        if name.startswith(_PREFIXES) and not any(word in name.upper() for word in _SECRET)
     }
 
 
