@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from octavo.common.log import logger
 from octavo.front.detokenize import Incremental, Marker, detokenizer
 from octavo.front.logprobs import LogprobReader
 from octavo.front.stop import Stop
@@ -9,6 +10,8 @@ from octavo.front.tokenizers.base import Tokenizer
 from octavo.outputs import CompletionOutput, FinishReasonName, PositionLogprobs
 from octavo.params import RequestOutputKind, SamplingParams
 from octavo.wire.reply import FinishReason, RequestDelta
+
+_log = logger(__name__)
 
 
 class Answer:
@@ -100,7 +103,10 @@ class Answer:
     def end(self, reason: FinishReasonName) -> None:
         """End it from this side: the caller aborted, or a sibling failed."""
         if self._finish is None:
-            self._flush()
+            try:
+                self._flush()
+            except Exception:  # it ends all the same
+                _log.exception("the end of an answer could not be made into text")
             self._end(reason, None)
 
     def drop_text(self) -> None:

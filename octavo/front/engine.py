@@ -17,7 +17,7 @@ from octavo.errors import BadRequest, EngineDead, RequestError, RequestFailed
 from octavo.front.chat.sandbox import MAX_STRING, TooLong
 from octavo.front.chat.template import ChatTemplate
 from octavo.front.client.thread import LoopPort, ThreadClient
-from octavo.front.fanout import Desk, Finished, Group, Observer
+from octavo.front.fanout import Desk, Finished, Group, Observer, tell_all
 from octavo.front.intake import LONG_TEXT, Intake, Prompt, PromptType, Side
 from octavo.front.tokenizers.base import Tokenizer
 from octavo.outputs import RequestOutput
@@ -290,12 +290,12 @@ class AsyncEngine:
             )
             if requests[0].grammar is not None:
                 await self.teach()
+            request_id = request_id or uuid.uuid4().hex
+            group = Group(request_id, prompt.text, prompt.ids, params, self.tokenizer, handles, arrival)
         except BaseException as error:
             gone = isinstance(error, asyncio.CancelledError)
             self._desk.turned_away("aborted" if gone else "rejected" if isinstance(error, RequestError) else "failed")
             raise
-        request_id = request_id or uuid.uuid4().hex
-        group = Group(request_id, prompt.text, prompt.ids, params, self.tokenizer, handles, arrival)
         stream = Stream(self, group)
         if not self._desk:
             self._heard = time.monotonic()
@@ -404,10 +404,12 @@ class AsyncEngine:
                 if over:
                     self._core.abort(over, AbortReason.STOP_STRING)
                 if reply.stats is not None:
-                    for callback in self._stats:
-                        callback(reply.stats)
+                    tell_all(self._stats, reply.stats)
         except EngineDead as error:
             self._die(str(error))
+        except Exception as error:  # who was told what is not known any more: better all learn it than one waits on
+            _log.exception("what the engine told could not be read")
+            self._die(f"what it told could not be read: {type(error).__name__}: {error}")
         self._note_drained()
 
     def _listen(self) -> None:
@@ -452,5 +454,4 @@ class AsyncEngine:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self._core.fd)
         self._desk.fail_all(EngineDead(reason))
-        for callback in self._mourners:
-            callback(reason)
+        tell_all(self._mourners, reason)

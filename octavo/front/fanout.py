@@ -1,7 +1,7 @@
 """Group: a request and its ``n`` answers. Desk: everything open at one front, and who gets what of a reply."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -171,18 +171,26 @@ class Desk:
     def __init__(self) -> None:
         self._open: dict[int, tuple[Group, Answer]] = {}
         self._next = 0
-        self._observers: list[Observer] = []
-        self._enders: list[Callable[[Group], None]] = []
+        self._on_received: list[Callable[[], None]] = []
+        self._on_first: list[Callable[[float], None]] = []
+        self._on_more: list[Callable[[float, int], None]] = []
+        self._on_finished: list[Callable[[Finished], None]] = []
+        self._on_outcome: list[Callable[[Outcome], None]] = []
+        self._on_end: list[Callable[[Group], None]] = []
 
     def __len__(self) -> int:
         return len(self._open)
 
     def observe(self, observer: Observer) -> None:
-        self._observers.append(observer)
+        self._on_received.append(observer.received)
+        self._on_first.append(observer.first_token)
+        self._on_more.append(observer.more_tokens)
+        self._on_finished.append(observer.finished)
+        self._on_outcome.append(observer.ended)
 
     def on_end(self, callback: Callable[[Group], None]) -> None:
         """Call ``callback`` with each request that is over; as for an observer, it must be quick and must not raise."""
-        self._enders.append(callback)
+        self._on_end.append(callback)
 
     def handles(self, count: int) -> range:
         """Handles that no open request has, one behind the other; after the last there is, from 0 again. They cost
@@ -226,14 +234,32 @@ class Desk:
         for group in list({id(group): group for group, _ in self._open.values()}.values()):
             group.fail(error)
             self.close(group, "error")
-            group.wake()
+            tell_all((group.wake,))
 
     def read(self, reply: StepReply) -> list[int]:
         """Give a reply to whom it belongs: the handles that the core must end, since a stop string ended their answers.
 
-        Tokens of handles that are no longer open are dropped: they crossed the abort.
+        Tokens of handles that are no longer open are dropped: they crossed the abort. Nothing is raised: what cannot be
+        read fails the requests that it is about, each with a word to its caller, and no others.
         """
         touched: dict[int, Group] = {}
+        try:
+            self._answers(reply, touched)
+            over = self._news(reply, touched)
+        except Exception:
+            _log.exception("a reply of the engine could not be read")
+            over = []
+            for handle in _named(reply):
+                if (entry := self._open.get(handle)) is not None:
+                    group = touched[id(entry[0])] = entry[0]
+                    group.fail(RequestFailed("the answer could not be read; the log has the reason"))
+        for group in touched.values():
+            if group.error is not None:
+                over += self.close(group, "error")
+            tell_all((group.wake,))
+        return over
+
+    def _answers(self, reply: StepReply, touched: dict[int, Group]) -> None:
         for said in reply.answers:
             entry = self._open.get(said.handle)
             if entry is None:
@@ -247,6 +273,8 @@ class Desk:
                 self._note_end(group)
             else:
                 group.admit(said.handle)
+
+    def _news(self, reply: StepReply, touched: dict[int, Group]) -> list[int]:
         now, over = time.monotonic(), []
         for handle, (ids, deltas) in _by_handle(reply).items():
             if (entry := self._open.get(handle)) is not None:
@@ -260,10 +288,6 @@ class Desk:
                     continue
                 if stopped:
                     over.append(handle)
-        for group in touched.values():
-            if group.error is not None:
-                over += self.close(group, "error")
-            group.wake()
         return over
 
     def _tell(
@@ -291,33 +315,27 @@ class Desk:
         assert answer.told_at is not None
         more = count if answer.count else count - 1
         if more:
-            for observer in self._observers:
-                observer.more_tokens(now - answer.told_at, more)
+            tell_all(self._on_more, now - answer.told_at, more)
         answer.told_at = group.metrics.last_token_time = now
 
     def _time_first(self, group: Group, answer: Answer, when: float) -> None:
         answer.told_at = when
         if group.metrics.first_token_time is None:
             group.metrics.first_token_time = when
-            for observer in self._observers:
-                observer.first_token(when - group.metrics.arrival_time)
+            tell_all(self._on_first, when - group.metrics.arrival_time)
 
     def received(self) -> None:
         """A request is at the door; ``open`` and what follows, or ``turned_away``, says what became of it."""
-        for observer in self._observers:
-            observer.received()
+        tell_all(self._on_received)
 
     def turned_away(self, outcome: Outcome) -> None:
         """One that was received and never opened."""
-        for observer in self._observers:
-            observer.ended(outcome)
+        tell_all(self._on_outcome, outcome)
 
     def _note_end(self, group: Group) -> None:
         if not any(handle in self._open for handle in group.handles):
-            for observer in self._observers:
-                observer.ended(group.outcome)
-            for callback in self._enders:
-                callback(group)
+            tell_all(self._on_outcome, group.outcome)
+            tell_all(self._on_end, group)
 
     def _forget(self, handle: int, now: float) -> None:
         group, answer = self._open.pop(handle)
@@ -326,19 +344,32 @@ class Desk:
             group.metrics.finished_time = now
             if not any(other in self._open for other in group.handles):
                 most = max(one.count for one in group.answers)
-        for observer in self._observers:
-            observer.finished(
-                Finished(
-                    metrics=group.metrics,
-                    params=group.params,
-                    prompt_tokens=len(group.prompt_ids),
-                    output_tokens=answer.count,
-                    cached_tokens=group.cached or 0,
-                    reason=answer.finish_reason or "abort",
-                    most_tokens=most,
-                )
+        if self._on_finished:
+            finished = Finished(
+                metrics=group.metrics,
+                params=group.params,
+                prompt_tokens=len(group.prompt_ids),
+                output_tokens=answer.count,
+                cached_tokens=group.cached or 0,
+                reason=answer.finish_reason or "abort",
+                most_tokens=most,
             )
+            tell_all(self._on_finished, finished)
         self._note_end(group)
+
+
+def tell_all(callbacks: Iterable[Callable[..., object]], *args: object) -> None:
+    """Call all; one that raises in spite of what it promised costs nobody an answer."""
+    for callback in callbacks:
+        try:
+            callback(*args)
+        except Exception:
+            _log.exception("somebody who is told of requests failed")
+
+
+def _named(reply: StepReply) -> list[int]:
+    """Every handle that a reply speaks of."""
+    return [*reply.handles.tolist(), *(one.handle for one in (*reply.answers, *reply.deltas))]
 
 
 def _by_handle(reply: StepReply) -> dict[int, tuple[list[int], list[RequestDelta]]]:

@@ -11,7 +11,7 @@ from octavo.core.engine.core import EngineCore
 from octavo.errors import BadRequest, EngineDead, RequestFailed
 from octavo.front.chat.template import ChatTemplate
 from octavo.front.collect import Answer
-from octavo.front.engine import AsyncEngine
+from octavo.front.engine import AsyncEngine, Observer
 from octavo.params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 from octavo.testing.fakes import FakeOptions, FakeWorker, expected
 from octavo.wire.reply import AbortReason
@@ -274,12 +274,35 @@ def test_statistics_and_close():
     run(main())
 
 
+@pytest.mark.parametrize("where", ["poll", "stats"])
+def test_whoever_raises_where_replies_are_read_leaves_nobody_waiting(where):
+    def broken(*_):
+        raise ZeroDivisionError("on fire")
+
+    async def main():
+        async with House(latency=0.002) as house:
+            params = SamplingParams(max_tokens=30, ignore_eos=True)
+            streams = [await house.engine.submit([5 + i], params) for i in range(3)]
+            if where == "stats":
+                house.engine.on_stats(broken)
+            else:
+                house.engine._core.poll = broken
+            ends = await asyncio.gather(*(stream.final() for stream in streams), return_exceptions=True)
+            if where == "stats":
+                assert [len(end.outputs[0].token_ids) for end in ends] == [30] * 3
+            else:
+                assert all(isinstance(end, EngineDead) for end in ends)
+                assert "on fire" in house.engine.dead
+
+    run(main())
+
+
 @pytest.mark.parametrize("error", [EngineDead("gone"), asyncio.CancelledError()])
 def test_a_request_that_ends_before_it_is_open_is_counted_once(error):
     """The first grammar waits for the vocabulary to be taught; what ends it there ends a request that was received."""
     told = []
 
-    class Counts:
+    class Counts(Observer):
         def received(self):
             told.append("received")
 
