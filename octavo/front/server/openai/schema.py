@@ -87,8 +87,6 @@ REFUSED: dict[str, Callable[[Any], bool]] = {
     "audio": _never,
     "modalities": _only(["text"]),
     "web_search_options": lambda value: value is None,  # an empty one asks for a search too
-    "store": _never,
-    "service_tier": _only("auto", "default"),
     "verbosity": _only("medium"),
     "return_prompt_text": _never,
     "return_token_offsets": _never,
