@@ -27,13 +27,9 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Talk until the user has enough; the exit status."""
+    """Talk until the user has enough; the exit status. Raises ``ConfigError`` where there is nobody to talk to."""
     parsed = parser().parse_args(argv)
-    try:
-        source = open_source(parsed)
-    except ConfigError as error:
-        print(f"octavo chat: {error}", file=sys.stderr)
-        return 1
+    source = open_source(parsed)
     session = Session(source, sampling(parsed), parsed.system_prompt, parsed.stats)
     try:
         if parsed.quick is not None:

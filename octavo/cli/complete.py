@@ -15,13 +15,9 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Continue what is given; the exit status."""
+    """Continue what is given; the exit status. Raises ``ConfigError`` where nobody can."""
     parsed = parser().parse_args(argv)
-    try:
-        source = open_source(parsed)
-    except ConfigError as error:
-        print(f"octavo complete: {error}", file=sys.stderr)
-        return 1
+    source = open_source(parsed)
     options = {"max_tokens": 128} | sampling(parsed)
     status = 0
     try:
