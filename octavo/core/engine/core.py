@@ -86,7 +86,9 @@ class EngineCore:
             self.scheduler = Scheduler(
                 self.config.schedule, booted.kv, ready.max_model_len, ready.vocab, ready.limits, self.replies
             )
-            self.grammars: Grammars[Request] = Grammars(self._compiler, ready.vocab, self._compiled)
+            self.grammars: Grammars[Request] = Grammars(
+                self._compiler, ready.vocab, self._compiled, gone=lambda request: request.state is State.DONE
+            )
             self.watchdog = Watchdog(self.config.schedule.step_timeout)
         return self._booted.ready
 

@@ -1,7 +1,10 @@
 """Grammars: compiles off the loop, fills masks for a plan, follows the tokens that requests say."""
 
+import heapq
+import itertools
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -123,15 +126,28 @@ class Follower:
 class Grammars(Generic[T]):
     """``compiler``: None until a vocabulary is taught; requests with a grammar are refused as long. ``vocab``: width of
     the logits. ``notify`` is called with (key, Follower or the error), also from a thread, as soon as a grammar is
-    compiled."""
+    compiled. ``gone``: whether a key's request is over, so that nothing need be compiled for it; any thread asks.
 
-    def __init__(self, compiler: Compiler | None, vocab: int, notify: Callable[[T, Follower | RequestError], None]):
+    They are compiled one at a time, short texts first: long ones take long, however many of them somebody sends."""
+
+    def __init__(
+        self,
+        compiler: Compiler | None,
+        vocab: int,
+        notify: Callable[[T, Follower | RequestError], None],
+        gone: Callable[[T], bool] = lambda key: False,
+    ):
         self.compiler = compiler
         self._vocab = vocab
         self._words = cdiv(vocab, 32)
         self._notify = notify
+        self._gone = gone
         self._eos: tuple[int, ...] = ()
         self._pool: ThreadPoolExecutor | None = None
+        self._numbers = itertools.count()
+        #: (length of the text, number, key, grammar, stops), a heap.
+        self._waiting: list[tuple[int, int, T, GrammarRef, tuple[int, ...]]] = []
+        self._lock = threading.Lock()
 
     def teach(self, section: GrammarSection, vocabulary: Vocabulary) -> None:
         """From now on grammars are compiled, for this vocabulary. A compiler that is there already stays."""
@@ -143,28 +159,35 @@ class Grammars(Generic[T]):
     def start(self, key: T, ref: GrammarRef, stops: tuple[int, ...] = ()) -> None:
         """Compile for the request ``key``, which may end its answer with ``stops``."""
 
-        def follow(grammar: Grammar) -> None:
-            self._notify(key, Follower(grammar, Reasoning(ref), stops, self._eos))
-
         if ref.kind == FREE:
-            follow(Free())
+            self._follow(key, Free(), ref, stops)
             return
         compiler = self.compiler
         assert compiler is not None
         if (kept := compiler.kept(ref)) is not None:
-            follow(kept)
+            self._follow(key, kept, ref, stops)
             return
+        with self._lock:
+            heapq.heappush(self._waiting, (len(ref.text), next(self._numbers), key, ref, stops))
+        self._threads().submit(self._compile_next)
 
-        def done(future: Future) -> None:
-            error = future.exception()
-            if error is None:
-                follow(future.result())
-            elif isinstance(error, RequestError):
-                self._notify(key, error)
-            else:
-                self._notify(key, NotCompiled(f"the grammar could not be compiled: {error}", PARAM))
+    def _follow(self, key: T, grammar: Grammar, ref: GrammarRef, stops: tuple[int, ...]) -> None:
+        self._notify(key, Follower(grammar, Reasoning(ref), stops, self._eos))
 
-        self._threads().submit(compiler.compile, ref).add_done_callback(done)
+    def _compile_next(self) -> None:
+        with self._lock:
+            _, _, key, ref, stops = heapq.heappop(self._waiting)
+        if self._gone(key):
+            return
+        assert self.compiler is not None
+        try:
+            grammar = self.compiler.compile(ref)
+        except RequestError as error:
+            self._notify(key, error)
+        except BaseException as error:  # a panic of the library is no Exception
+            self._notify(key, NotCompiled(f"the grammar could not be compiled: {error}", PARAM))
+        else:
+            self._follow(key, grammar, ref, stops)
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:

@@ -72,6 +72,34 @@ def test_a_process_that_does_not_start_is_nobodys_grammar(compiler, monkeypatch)
     grammars.close()
 
 
+def test_short_grammars_come_first_and_those_of_nobody_never():
+    started, held = threading.Event(), threading.Event()
+    compiled, told, gone = [], queue.Queue(), set()
+
+    class Slow:
+        def kept(self, ref):
+            return None
+
+        def compile(self, ref):
+            started.set()
+            held.wait(30)
+            compiled.append(ref.text)
+            raise BadRequest("no", "structured_outputs")
+
+        def close(self):
+            pass
+
+    grammars = Grammars(Slow(), 257, lambda key, outcome: told.put(key), gone.__contains__)
+    for key, text in enumerate(["first", "x" * 900, "y" * 900, "b" * 9, "a" * 9, "x" * 800]):
+        grammars.start(key, GrammarRef("regex", text))
+    assert started.wait(30)
+    gone.add(2)
+    held.set()
+    assert [told.get(timeout=30) for _ in range(5)] == [0, 3, 4, 5, 1]
+    assert "y" * 900 not in compiled
+    grammars.close()
+
+
 def test_memory_is_bounded(compiler, monkeypatch):
     monkeypatch.setattr(trial, "MEMORY", 64 << 20)
     small = TriedCompiler(GrammarSection(), BYTES, 257)
