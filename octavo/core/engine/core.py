@@ -129,7 +129,11 @@ class EngineCore:
         try:
             if not job.done:
                 self._take()
+        except BaseException as error:
+            self._note_death(error)
+            raise
         finally:
+            self.inbox.ring()  # with the command came whatever else had arrived, and ``poll`` may be about to sleep
             self._lock.release()
         if job.error is not None:
             raise job.error
@@ -182,7 +186,7 @@ class EngineCore:
             if self._inflight and not (launched and self.replies):
                 self._retire()
         except BaseException as error:
-            self.dead = self.dead or f"the engine failed: {type(error).__name__}: {error}"
+            self._note_death(error)
             if isinstance(error, EngineDead) or not isinstance(error, Exception):
                 raise
             log.exception("the engine failed")
@@ -353,6 +357,8 @@ class EngineCore:
         job.done = True
         if job.tell is not None:
             job.tell(job)
+        if isinstance(job.error, EngineDead):  # a device that is gone for a command is gone for steps too
+            raise job.error
 
     def _masks(self, plan: StepPlan) -> Any:
         if not len(plan.masked):
@@ -387,6 +393,9 @@ class EngineCore:
         if (now - self._told >= STATS_EVERY and book.counters.steps) or (self.replies and not book.live):
             self._told = now
             self.replies.stats(book.take_stats(), {client for client, _ in book.live})
+
+    def _note_death(self, error: BaseException) -> None:
+        self.dead = self.dead or f"the engine failed: {type(error).__name__}: {error}"
 
     def _check_alive(self) -> None:
         if self.dead is not None:

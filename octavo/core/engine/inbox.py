@@ -64,6 +64,7 @@ class Inbox:
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
         self._arrived = threading.Condition()
+        self._rung = False
 
     def put(self, event: Event) -> None:
         with self._arrived:
@@ -79,8 +80,15 @@ class Inbox:
             self._events.clear()
         return events
 
+    def ring(self) -> None:
+        """Wake whoever waits, or will wait next: what it waits for was taken out by somebody else."""
+        with self._arrived:
+            self._rung = True
+            self._arrived.notify()
+
     def wait(self, timeout: float | None) -> None:
         """Sleep until there is an event, at most ``timeout`` seconds (None: without end)."""
         with self._arrived:
-            if not self._events:
+            if not self._events and not self._rung:
                 self._arrived.wait(timeout)
+            self._rung = False

@@ -490,6 +490,25 @@ def test_an_add_from_another_thread_wakes_a_sleeping_core():
     finish(core)
 
 
+def test_a_call_that_takes_what_has_arrived_leaves_no_loop_asleep():
+    """Another thread may call between a step that finds nothing to do and the sleep behind it."""
+    core = make()
+    wait, crossed = core.inbox.wait, []
+
+    def crossing(timeout):
+        if not crossed:
+            crossed.append(True)
+            core.add([ask(0)])
+            core.call("stats")
+        wait(timeout)
+
+    core.inbox.wait = crossing
+    begin = time.monotonic()
+    assert core.poll(30.0)[0].answers
+    assert time.monotonic() - begin < 20
+    finish(core)
+
+
 def test_calls_from_another_thread_while_the_loop_runs():
     core = make({"latency": 0.005})
     core.add([ask(handle, out=40) for handle in range(4)])
@@ -584,6 +603,16 @@ def test_a_late_step_ends_the_core_at_last():
     core.add([ask(0)])
     with pytest.raises(EngineDead, match="did not end within"):
         finish(core)
+
+
+def test_a_device_that_is_gone_for_a_command_ends_the_core():
+    core = make({"latency": 60.0}, step_timeout=0.02)
+    core.add([ask(0)])
+    assert core.poll()[0].answers
+    with pytest.raises(EngineDead, match="did not end within"):
+        core.call("sleep", 1)
+    with pytest.raises(EngineDead, match="did not end within"):
+        core.poll()
 
 
 def test_close_twice_and_then_nothing():
