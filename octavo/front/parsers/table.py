@@ -41,9 +41,10 @@ class Vocabulary(Protocol):
 class Lexicon:
     """Finds literals in a growing text: the first; of those at one place the longest."""
 
-    __slots__ = ("_longest", "_pattern", "_prefixes")
+    __slots__ = ("_first", "_longest", "_pattern", "_prefixes")
 
     def __init__(self, literals: Collection[str]):
+        self._first = re.compile("[" + "".join(sorted({re.escape(one[0]) for one in literals})) + "]")
         self._pattern = re.compile("|".join(re.escape(one) for one in sorted(literals, key=len, reverse=True)))
         self._prefixes = frozenset(one[:size] for one in literals for size in range(1, len(one)))
         self._longest = max(map(len, literals)) - 1
@@ -51,6 +52,8 @@ class Lexicon:
     def find(self, text: str, at: int, last: bool) -> tuple[int, str]:
         """Where the next literal from ``at`` begins, and which it is; without one, where what may be the beginning of
         one stands ("" and, at the latest, the end of the text). ``last``: nothing comes behind this text."""
+        if self._first.search(text, at) is None:  # as in nearly all text
+            return len(text), ""
         found = self._pattern.search(text, at)
         end = len(text) if found is None else found.start()
         if not last and (found is None or len(text) - found.start() <= self._longest):

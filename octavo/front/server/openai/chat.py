@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from octavo.errors import RequestError
+from octavo.front.parsers.events import Kind
 from octavo.front.server.openai import chunks
 from octavo.front.server.openai.chunks import (
     ChatChoiceChunk,
@@ -67,8 +68,9 @@ class ChatJob(Job[ChatBody]):
         self.role: str = body.messages[-1].role if self.turn.continues else service.options.response_role
         self._alias = service.options.reasoning_alias
         self._begun: set[int] = set()
-        #: What stands before and behind the text in the chunk of each answer that holds nothing else.
-        self._frames_of: dict[int, tuple[bytes, bytes]] = {}
+        #: What stands before and behind the text in a chunk that holds nothing else, by answer and field.
+        self._around: dict[tuple[int, str], tuple[bytes, bytes]] = {}
+        self._fields = {Kind.CONTENT: "content"} | ({} if self._alias else {Kind.REASONING: "reasoning"})
         self._plain = not (body.logprobs or body.return_token_ids)
 
     @property
@@ -168,8 +170,8 @@ class ChatJob(Job[ChatBody]):
         if self._plain and usage is None and news.finish_reason is None:
             if not events:
                 return found
-            if len(events) == 1 and events[0].kind is chunks.Kind.CONTENT:
-                found.append(self._text(index, events[0].text))
+            if len(events) == 1 and (name := self._fields.get(events[0].kind)):
+                found.append(self._text(index, name, events[0].text))
                 return found
         deltas = chunks.deltas(events, self._alias)
         logprobs = self._logprobs(news.output)
@@ -190,15 +192,16 @@ class ChatJob(Job[ChatBody]):
             found.append(self._chunk(shown, usage))
         return found
 
-    def _text(self, index: int, text: str) -> bytes:
-        """The frame of a chunk that holds only text: nearly all chunks do."""
-        around = self._frames_of.get(index)
+    def _text(self, index: int, name: str, text: str) -> bytes:
+        """The frame of a chunk whose delta holds only text, as field ``name``: nearly all chunks do."""
+        around = self._around.get((index, name))
         if around is None:
-            mark = "-"
-            before, _, behind = frame(
-                msgspec.json.encode(self._chunk(ChatChoiceChunk(index, Delta(content=mark)), None))
-            ).partition(b'"content":"-"')
-            around = self._frames_of[index] = before + b'"content":', behind
+            delta = Delta()
+            setattr(delta, name, "-")
+            chunk = self._chunk(ChatChoiceChunk(index, delta), None)
+            field = f'"{name}":'.encode()
+            before, _, behind = frame(msgspec.json.encode(chunk)).partition(field + b'"-"')
+            around = self._around[index, name] = before + field, behind
         return around[0] + msgspec.json.encode(text) + around[1]
 
     def last(self, usage: UsageChunk) -> ChatChunkUsage:
