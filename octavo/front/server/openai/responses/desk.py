@@ -15,7 +15,7 @@ from octavo.front.server.openai.responses.answers import Response
 from octavo.front.server.openai.responses.convert import NAMES, AnyItem, Placed, chat_fields, check
 from octavo.front.server.openai.responses.run import Run
 from octavo.front.server.openai.responses.schema import MessageItem, ResponsesBody
-from octavo.front.server.openai.responses.store import Entry, Limits, Store, Turn
+from octavo.front.server.openai.responses.store import Entry, Limits, Store, Turn, nothing, weight
 from octavo.front.server.openai.responses.truncate import shortened
 from octavo.front.server.openai.turn import ChatTurn
 from octavo.front.server.service import Service
@@ -54,7 +54,7 @@ class Desk:
         response = self._response(body, turn, stored)
         entry = None
         if stored:
-            entry = Entry(response, _owner(), Turn(before, items, len(await request.body())), turn.close)
+            entry = Entry(response, _owner(), Turn(before, items, weight(items)), turn.close)
             self.store.add(entry)
         try:
             with named(NAMES):
@@ -202,7 +202,3 @@ def _owner() -> bytes:
 
 def as_json(response: Response) -> HTTPResponse:
     return HTTPResponse(response.model_dump_json(), media_type="application/json")
-
-
-def nothing() -> None:
-    pass

@@ -9,8 +9,9 @@ from starlette.responses import Response as HTTPResponse
 from octavo.errors import BadRequest
 from octavo.front.server.openai.responses.answers import Deleted, InputTokens, ItemList, Response
 from octavo.front.server.openai.responses.convert import AnyItem
-from octavo.front.server.openai.responses.desk import Desk, as_json, nothing
+from octavo.front.server.openai.responses.desk import Desk, as_json
 from octavo.front.server.openai.responses.schema import MessageItem, ResponsesBody
+from octavo.front.server.openai.responses.store import nothing
 from octavo.front.server.routing import ERRORS, JSONRoute
 from octavo.front.server.service import Service
 from octavo.front.server.sse import EventStream

@@ -1,9 +1,13 @@
 """Responses that are kept, in memory: bounded by number, bytes and age, each for the key that made it only."""
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel
 
 from octavo.errors import BadRequest, NotFound, Overloaded
 from octavo.front.server.openai.responses.answers import Response
@@ -14,6 +18,22 @@ _OVERHEAD = 1024
 _FRAME_OVERHEAD = 64
 #: Frames that a replay sends at once.
 _AT_ONCE = 256
+
+
+def weight(value: Any) -> int:
+    """Bytes of memory that a value of JSON takes, models in it included: of small values many times their text."""
+    total, left = 0, [value]
+    while left:
+        one = left.pop()
+        total += sys.getsizeof(one)
+        if isinstance(one, BaseModel):
+            left += (one.__dict__, one.__pydantic_extra__, one.__pydantic_fields_set__)
+        elif isinstance(one, dict):
+            left += one.keys()
+            left += one.values()
+        elif isinstance(one, list):
+            left += one
+    return total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +146,7 @@ class Store:
         self._entries[entry.response.id] = entry
         entry.kept = True
         self._hold(entry.input)
-        self._charge(entry, len(entry.response.model_dump_json()) + _OVERHEAD)
+        self._charge(entry, weight(entry.response) + _OVERHEAD)
 
     def tell(self, entry: Entry, frames: Sequence[bytes]) -> None:
         """Add events to ``entry``; where there is no room for them it goes on without any."""
@@ -139,9 +159,11 @@ class Store:
     def end(self, entry: Entry, output: Sequence[AnyItem]) -> None:
         """``entry`` has ended, with ``output``: others may go on from there, and it may be thrown out."""
         entry.since = self._clock()
+        entry.stop = nothing  # it holds the request, with the whole conversation in it
         if entry.kept:
-            entry.turn = Turn(entry.input, output, sum(len(item.model_dump_json()) for item in output))
+            entry.turn = Turn(entry.input, output, weight(output))
             self._hold(entry.turn)
+            self._charge(entry, weight(entry.response.output))
         entry.ended.set()
         entry.wake()
         self._shrink()
@@ -203,6 +225,10 @@ class Store:
                 return
             self.size -= turn.size
             turn = turn.before
+
+
+def nothing() -> None:
+    pass
 
 
 def _size(frames: Sequence[bytes]) -> int:
