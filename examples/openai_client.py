@@ -1,4 +1,7 @@
-"""The openai client against a running server (`make serve`): nothing changes but the base URL."""
+"""The openai client against a running server (`make serve`): nothing changes but the base URL.
+
+It needs the package: `.venv/bin/pip install openai`.
+"""
 
 import sys
 

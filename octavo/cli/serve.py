@@ -17,7 +17,9 @@ def parser() -> Parser:
     found.add_argument(
         "--config", metavar="FILE", help="flags from a .yaml, .json or .toml file; the command line wins"
     )
-    found.add_argument("--show-config", action="store_true", help="print each value, and why it was chosen, and end")
+    found.add_argument(
+        "--show-config", action="store_true", help="print the engine's values, and why each was chosen, and end"
+    )
     add_flags(found, ServeArgs, skip=("model",))
     return found
 

@@ -38,7 +38,9 @@ Buckets = dict[float, float]
 
 def parser() -> Parser:
     found = Parser(prog="octavo top", usage="octavo top [URL] [flags]", description=__doc__)
-    found.add_argument("url", nargs="?", default="http://127.0.0.1:8000", help="the server (http://127.0.0.1:8000)")
+    found.add_argument(
+        "url", metavar="URL", nargs="?", default="http://127.0.0.1:8000", help="the server (http://127.0.0.1:8000)"
+    )
     found.add_argument("--api-key", metavar="KEY", help="key for the server (OCTAVO_API_KEY)")
     found.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between two looks (2)")
     found.add_argument("--once", action="store_true", help="print it once, over one interval, and end")

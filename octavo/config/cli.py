@@ -15,6 +15,28 @@ from octavo.errors import ConfigError
 
 T = TypeVar("T", bound=EngineArgs)
 
+_ONE = "one device runs a model: leave it out"
+#: Flags of vLLM that start scripts hold and octavo does without -> what to tell, as no known flag is meant.
+_VLLM = dict.fromkeys(
+    (
+        "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp",
+        "--distributed-executor-backend",
+    ),
+    _ONE,
+) | {
+    "--trust-remote-code": "no code of a checkpoint is ever run: leave it out",
+    "--quantization": "as the checkpoint is: leave it out",
+    "-q": "as the checkpoint is: leave it out",
+    "--kv-cache-dtype": "the KV cache is of --dtype: leave it out",
+    "--enable-chunked-prefill": "it always is: leave it out",
+    "--disable-log-requests": "requests are logged with --enable-log-requests only: leave it out",
+    "--enable-prompt-tokens-details": "usage always has them: leave it out",
+    "--enable-server-load-tracking": "/load always tells: leave it out",
+    "--enable-sleep-mode": "--enable-control-routes serves /sleep",
+    "--enable-lora": "there are no LoRA adapters",
+    "--lora-modules": "there are no LoRA adapters",
+}  # fmt: skip
+
 
 class Parser(argparse.ArgumentParser):
     """argparse that fails with one sentence and, for an unknown flag, names the nearest known one (exit status 2)."""
@@ -28,7 +50,8 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             name = unknown[0].partition("=")[0]
             what = "flag" if name.startswith("-") else "argument"
-            self.error(f"unknown {what} {name}{nearest(name, self._flags(parsed))}")
+            hint = f" ({_VLLM[name]})" if name in _VLLM else nearest(name, self._flags(parsed))
+            self.error(f"unknown {what} {name}{hint}")
         return parsed
 
     def _flags(self, parsed: argparse.Namespace) -> list[str]:

@@ -56,6 +56,8 @@ def test_flags():
         (["--max_num_seq", "3"], "'--max-num-seqs'"),
         (["--attention-backends", "x"], "'--attention-backend'"),
         (["--no-enable-prefix-cache"], "'--no-enable-prefix-caching'"),
+        (["--tensor-parallel-size", "2"], "(one device runs a model"),
+        (["--trust_remote_code"], "leave it out"),
     ],
 )
 def test_an_unknown_flag_names_the_nearest(words, hint, capsys):

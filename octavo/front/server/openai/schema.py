@@ -103,7 +103,8 @@ class Body(BaseModel):
         """Raises ``Unsupported`` for a field that asks for what this server does not do."""
         for name, value in (self.model_extra or {}).items():
             if name in REFUSED and not REFUSED[name](value):
-                raise Unsupported(f"{name} is not supported by this server", name)
+                instead = f"; structured_outputs takes it, as {name[7:]}" if name.startswith("guided_") else ""
+                raise Unsupported(f"{name} is not supported by this server{instead}", name)
 
 
 class Answer(BaseModel):
