@@ -121,6 +121,6 @@ def pick(names: list[str]) -> list[Workload]:
         elif name in WORKLOADS:
             found.append(WORKLOADS[name])
         else:
-            known = ", ".join([*WORKLOADS, "cpu", "gpu"])
+            known = ", ".join([*WORKLOADS, "cpu", "gpu", "all"])
             raise ConfigError(f"unknown workload {name!r}{nearest(name, WORKLOADS)}; known: {known}")
     return found
