@@ -53,7 +53,7 @@ class Guidance:
         matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=LIMITS)
         if matcher.is_error():
             raise BadRequest(prepare.sentence(matcher.get_error()), PARAM)
-        template = GuidanceTemplate(matcher, self)
+        template = GuidanceTemplate(matcher, self, "<" in text)
         bits = np.zeros(self.words, np.int32)
         try:
             template.open().fill(bits)
@@ -69,18 +69,22 @@ class Guidance:
 
 
 class GuidanceTemplate:
-    def __init__(self, matcher: LLMatcher, engine: Guidance):
+    """``names``: whether the grammar may name tokens that are no text."""
+
+    def __init__(self, matcher: LLMatcher, engine: Guidance, names: bool):
         self._matcher = matcher
         self._engine = engine
+        self._names = names
 
     def open(self) -> "GuidanceGrammar":
-        return GuidanceGrammar(self._matcher.deep_copy(), self._engine)
+        return GuidanceGrammar(self._matcher.deep_copy(), self._engine, self._names)
 
 
 class GuidanceGrammar:
-    def __init__(self, matcher: LLMatcher, engine: Guidance):
+    def __init__(self, matcher: LLMatcher, engine: Guidance, names: bool):
         self._matcher = matcher
         self._engine = engine
+        self._names = names
         #: Tokens said behind the end, which the library does not count.
         self._beyond = 0
 
@@ -96,6 +100,10 @@ class GuidanceGrammar:
     def fill(self, bits: Ints) -> None:
         if self._beyond or (self._matcher.is_stopped() and not self._matcher.is_error()):
             allow(bits, self._engine.ends)
+            return
+        # Asked for forced text, the library goes ahead over it, and then cannot tell the mask of a token that has none.
+        if self._names and (named := _TOKEN.match(self._matcher.compute_ff_bytes())):
+            allow(bits, (int(named[1]),))
             return
         part = bits[: self._engine.words]
         self._matcher.unsafe_compute_mask_ptr(part.ctypes.data, part.nbytes)

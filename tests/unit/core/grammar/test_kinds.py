@@ -2,10 +2,13 @@
 
 import json
 import re
+from functools import lru_cache
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from octavo.core.grammar.base import allows
 from octavo.core.grammar.guidance import Cuts, Guidance
@@ -187,8 +190,13 @@ VOCABULARY = Vocabulary(len(PIECES), PIECES, (EOS, THINK_END, 261), (EOS,))
 WORDS = 10
 
 
+@lru_cache(1)
+def bound() -> Guidance:
+    return Guidance(VOCABULARY, 300)
+
+
 def follow(kind="regex", text="ab", after=(), stops=(EOS,), **more):
-    engine = Guidance(VOCABULARY, 300)
+    engine = bound()
     text = text if isinstance(text, str) else json.dumps(text)
     ref = GrammarRef(kind, text, after, **more)
     return Follower(engine.build(engine.prepare(ref)).open(), Reasoning(ref), stops, (EOS,))
@@ -289,6 +297,45 @@ def test_forced_text_is_drafted_in_long_tokens_and_choices_are_left_free():
     for token in map(ord, '{"na'):
         assert follower.accept(token)
     assert follower.drafts(3) == [ord("m"), ord("e"), 258]
+
+
+NAMING = [
+    'start: <[261]> "name" <[260]> /[ab]+/',
+    'start: "a" <[261]> "a:" <[260]>',
+    "start: (<[261]> /[ab]{1,3}/ <[260]>)*",
+    'start: "ab" ("c" <[261]> | "d") "name"',
+    'start: %json {"const": {"name": [true, "abc"]}}',
+]
+
+
+@settings(max_examples=40)
+@given(st.sampled_from(NAMING), st.randoms(use_true_random=False))
+def test_looking_ahead_changes_nothing(text, random):
+    """Whatever is drafted and looked at in windows, the masks are those of somebody who never did."""
+    follower, said = follow("lark", text), []
+    for _ in range(12):
+        drafts, ahead = [], follow("lark", text)
+        for token in said:
+            ahead.accept(token)
+        lines = [line(ahead)]
+        if random.random() < 0.7:
+            drafts = follower.drafts(random.randint(1, 6))
+        for token in drafts:
+            assert token in lines[-1]
+            ahead.accept(token)
+            lines.append(line(ahead))
+        while len(drafts) < 4 and random.random() < 0.5:
+            drafts.append(random.choice(lines[-1]) if random.random() < 0.8 else 64)
+            if drafts[-1] not in lines[-1] or drafts[-1] == EOS:
+                break
+            ahead.accept(drafts[-1])
+            lines.append(line(ahead))
+        window = np.zeros((len(drafts) + 1, WORDS), np.int32)
+        follower.fill_window(window, drafts)
+        assert [ids_of(row) for row in window[: len(lines)]] == lines
+        token = random.choice(lines[0])
+        assert follower.accept(token)
+        said.append(token)
 
 
 def test_text_is_cut_into_the_longest_tokens():
