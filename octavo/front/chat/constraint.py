@@ -2,21 +2,12 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from octavo.errors import BadRequest
-from octavo.front.chat.tools import Choice, calls_schema
+from octavo.front.chat.tools import Choice
 from octavo.front.parsers.base import Format, Tool
-from octavo.front.parsers.literals import json_term
 from octavo.params import StructuredOutputsParams
-
-
-class Constraint(NamedTuple):
-    """``params``: of the grammar; None where an answer may be any text. ``guided``: calls are a JSON list
-    (``front.chat.guided``), since the model's own notation is not known or has no grammar."""
-
-    params: StructuredOutputsParams | None = None
-    guided: bool = False
 
 
 def constraint(
@@ -25,30 +16,20 @@ def constraint(
     choice: Choice,
     parallel: bool,
     asked: StructuredOutputsParams | None = None,
-) -> Constraint:
-    """Of an answer in which ``tools`` may be called, or must be; ``asked`` holds for what is not a call.
+) -> StructuredOutputsParams | None:
+    """Of an answer in which ``tools`` may be called, or must be; ``asked`` holds for what is not a call. None where an
+    answer may be any text. ``form``: one with a grammar where a call is forced.
 
     Raises ``BadRequest`` for what cannot be had together.
     """
-    if choice.forced:
-        lark = None
-        if form is not None:
-            lark = form.tool_grammar(tools, required=True, named=choice.name, parallel=parallel)
-        if lark is not None:
-            return Constraint(StructuredOutputsParams(lark=lark, param="tools"))
-        chosen = [tool for tool in tools if choice.name in (None, tool.name)]
-        calls = json_term(calls_schema(chosen, parallel and choice.name is None))
-        lark = f"start: SPACE calls\ncalls: {calls}\nSPACE: /[ \\n]{{0,2}}/\n"
-        return Constraint(StructuredOutputsParams(lark=lark, param="tools"), guided=True)
-    if choice.mode == "none" or form is None or not form.has_calls:
-        return Constraint(asked)
-    if asked is not None:
-        return Constraint(_either(form, tools, parallel, asked))
-    if any(tool.strict for tool in tools):
-        lark = form.tool_grammar(tools, required=False, named=None, parallel=parallel)
-        if lark is not None:
-            return Constraint(StructuredOutputsParams(lark=lark, param="tools"))
-    return Constraint()
+    if form is None or choice.mode == "none" or not form.has_calls:
+        return asked
+    if asked is not None and not choice.forced:
+        return _either(form, tools, parallel, asked)
+    if not choice.forced and not any(tool.strict for tool in tools):
+        return None
+    lark = form.tool_grammar(tools, required=choice.forced, named=choice.name, parallel=parallel)
+    return None if lark is None else StructuredOutputsParams(lark=lark, param="tools")
 
 
 def _either(

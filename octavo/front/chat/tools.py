@@ -21,8 +21,6 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 #: Of a function that takes nothing.
 _NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
 _TYPES = ("string", "integer", "number", "boolean", "object", "array", "null")
-#: Parts of a schema that are data: a "$ref" in them refers to nothing.
-_DATA = ("const", "enum", "default", "examples", "example")
 
 
 class Choice(NamedTuple):
@@ -157,32 +155,6 @@ def read_choice(given: Any, tools: Sequence[Tool]) -> Choice:
     return Choice("named", name)
 
 
-def calls_schema(tools: Sequence[Tool], parallel: bool) -> dict[str, Any]:
-    """JSON schema of a list of calls, [{"name": ..., "parameters": {...}}, ...], for a model whose own notation nobody
-    knows. Each tool's schema keeps its own definitions."""
-    items = [
-        {
-            "type": "object",
-            "properties": {"name": {"const": tool.name}, "parameters": {"$ref": f"#/$defs/{number}"}},
-            "required": ["name", "parameters"],
-            "additionalProperties": False,
-        }
-        for number, tool in enumerate(tools)
-    ]
-    schema: dict[str, Any] = {
-        "type": "array",
-        "minItems": 1,
-        "items": items[0] if len(items) == 1 else {"anyOf": items},
-    }
-    if not parallel:
-        schema["maxItems"] = 1
-    schema["$defs"] = {
-        str(number): _moved({"type": "object", **tool.parameters}, f"#/$defs/{number}")
-        for number, tool in enumerate(tools)
-    }
-    return schema
-
-
 def loosened(tool: Tool) -> Tool:
     """``tool`` with as much of its schema as any grammar can hold: names of parameters and their plain types. A strict
     tool stays as it is."""
@@ -203,18 +175,3 @@ def loosened(tool: Tool) -> Tool:
 def _plain(schema: Any) -> dict[str, Any]:
     kind = schema.get("type") if isinstance(schema, Mapping) else None
     return {"type": kind} if kind in _TYPES else {}
-
-
-def _moved(schema: Any, root: str) -> Any:
-    """``schema`` as a part of another one, where it stands at ``root``: its references follow."""
-    if isinstance(schema, list):
-        return [_moved(item, root) for item in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    moved = {}
-    for name, value in schema.items():
-        if name == "$ref" and isinstance(value, str) and value.startswith("#"):
-            moved[name] = root + value[1:]
-        else:
-            moved[name] = value if name in _DATA else _moved(value, root)
-    return moved

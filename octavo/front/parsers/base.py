@@ -14,7 +14,7 @@ from octavo.front.parsers.spec import CONTENT, REASONING, ParserSpec, Think
 from octavo.front.parsers.stream import ParserStream
 from octavo.front.parsers.table import Table, Vocabulary, part_ids
 
-__all__ = ["Format", "Tool", "choose"]
+__all__ = ["Format", "Tool", "choose", "guided"]
 #: Tokens at a prompt's end in which markers of reasoning that are text are looked for.
 _TAIL = 128
 _NONE = ("", "none", "identity")
@@ -128,7 +128,12 @@ class Format:
         """The format in which this model can be made to call: its own where that has a grammar, else a JSON list."""
         if self.spec.grammar is not None:
             return self
-        return Format(replace(GUIDED, think=self.spec.think, fused=False), self._vocabulary, self._assume)
+        return Format(replace(GUIDED, think=self.spec.think), self._vocabulary, self._assume)
+
+
+def guided(vocabulary: Vocabulary) -> Format:
+    """The format in which a model can be made to call whose own notation is not known: a JSON list."""
+    return Format(GUIDED, vocabulary)
 
 
 def choose(
@@ -163,7 +168,7 @@ def choose(
         return Format(replace(calls, think=thinks.think), vocabulary, assume)
     if calls is None:
         assert thinks is not None
-        spec = thinks if thinks.fused else replace(thinks, table={}, args={}, start=CONTENT)
+        spec = thinks if thinks.fused else replace(thinks, table={}, args={}, grammar=None, start=CONTENT)
         return Format(spec, vocabulary, assume)
     return Format(calls if thinks is not None or calls.fused else replace(calls, think=None), vocabulary, assume)
 

@@ -14,7 +14,7 @@ from octavo.common.log import logger
 from octavo.common.words import nearest
 from octavo.errors import BadRequest, EngineDead, NotFound, Unsupported
 from octavo.front.intake import LONG_TEXT, Side
-from octavo.front.parsers.base import Format, choose
+from octavo.front.parsers.base import Format, choose, guided
 from octavo.front.server import beams
 from octavo.front.server.control.gate import Gate
 from octavo.front.server.errors import Stuck
@@ -56,11 +56,13 @@ class Service:
         self.options = options
         self.created = self.now()
         self.fingerprint = f"octavo-{__version__}"
-        #: How the model writes reasoning and calls; None: what it writes is text.
+        #: How the model writes reasoning and calls; None: what it writes is text. ``forced``: how it is made to call.
         self.format: Format | None = None
+        self.forced: Format | None = None
         if engine.tokenizer is not None:
             template = None if engine.chat is None else engine.chat.source
             self.format = choose(engine.tokenizer, template, options.reasoning_parser, options.tool_call_parser)
+            self.forced = guided(engine.tokenizer) if self.format is None else self.format.forced
         self.open: set[Work] = set()
         self.gate = Gate()
         self.draining = False

@@ -1,17 +1,13 @@
-"""Tools of a request, calls as a JSON list, and what events become in chunks and whole answers."""
-
-import itertools
-import json
+"""Tools of a request, and what events become in chunks and whole answers."""
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from front.support import small
 from octavo.errors import BadRequest
 from octavo.front.chat.constraint import constraint
-from octavo.front.chat.guided import GuidedCalls
-from octavo.front.chat.tools import Choice, calls_schema, for_template, read_choice, read_tools
+from octavo.front.chat.tools import Choice, for_template, read_choice, read_tools
+from octavo.front.parsers.base import choose, guided
 from octavo.front.parsers.events import Event, Kind
 from octavo.front.server.openai.chunks import deltas
 from octavo.front.server.openai.news import Message, News
@@ -66,57 +62,21 @@ def test_choices():
             read_choice(wrong, tools)
 
 
-def test_references_in_a_list_of_calls_follow():
-    schema = {
-        "type": "object",
-        "properties": {"a": {"$ref": "#/$defs/T"}, "self": {"$ref": "#"}, "$ref": {"const": {"$ref": "#/x"}}},
-        "$defs": {"T": {"enum": [{"$ref": "#/y"}]}},
-    }
-    moved = calls_schema(read_tools([tool(parameters=schema)]), parallel=False)
-    assert moved["maxItems"] == 1
-    inner = moved["$defs"]["0"]
-    assert inner["properties"]["a"] == {"$ref": "#/$defs/0/$defs/T"}
-    assert inner["properties"]["self"] == {"$ref": "#/$defs/0"}
-    assert inner["properties"]["$ref"] == {"const": {"$ref": "#/x"}}
-    assert inner["$defs"]["T"] == {"enum": [{"$ref": "#/y"}]}
-
-
-def test_constraints():
+@pytest.mark.parametrize("reasoning", ["none", "qwen3"])
+def test_constraints(reasoning):
+    """Without a parser of calls a model is made to write a JSON list of them, which is read by a parser too."""
     tools = read_tools([tool()])
     asked = StructuredOutputsParams(regex="a")
-    assert constraint(None, tools, Choice("auto"), True, asked).params is asked
-    forced = constraint(None, tools, Choice("required"), True, asked)
-    assert forced.guided
-    assert forced.params.kind == "lark"
-
-
-values = st.recursive(
-    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=6),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=8,
-)
-calls = st.lists(
-    st.tuples(st.sampled_from(["f", "parameters", "name"]), st.dictionaries(st.text(max_size=4), values, max_size=3)),
-    min_size=1,
-    max_size=4,
-)
-
-
-@settings(max_examples=60)
-@given(calls, st.lists(st.integers(1, 400), max_size=40), st.sampled_from([None, 1]), st.integers(0, 400))
-def test_a_list_of_calls_is_read_however_it_is_cut(calls, cuts, indent, end):
-    text = json.dumps([{"name": name, "parameters": args} for name, args in calls], indent=indent, ensure_ascii=False)
-    places = [0, *sorted({cut for cut in cuts if cut < len(text)}), len(text)]
-    reader, told = GuidedCalls(), Message()
-    for start, stop in itertools.pairwise(places):
-        told.add(News(0, reader.feed(text[start:stop]), CompletionOutput(0, "", []), None))
-    assert [(name, json.loads(arguments)) for _, name, arguments in told.calls] == calls
-    assert not reader.truncated
-    cut = GuidedCalls()
-    events = cut.feed(text[:end])
-    begun, ended = (sum(event.kind is kind for event in events) for kind in (Kind.CALL, Kind.CALL_END))
-    assert begun - ended in (0, 1)
-    assert cut.truncated or begun == ended
+    form = choose(small(), None, reasoning, "none")
+    assert constraint(form, tools, Choice("auto"), True, asked) is asked
+    assert constraint(form, tools, Choice("auto"), True) is None
+    form = guided(small()) if form is None else form.forced
+    forced = constraint(form, tools, Choice("required"), True, asked)
+    assert (forced.kind, forced.param) == ("lark", "tools")
+    assert '"[" call' in forced.lark
+    stream = form.open(tools=tools, template_kwargs={"enable_thinking": False})
+    events = stream.feed('[{"name": "f", "parameters": {}}]') + stream.finish()
+    assert [event.text for event in events if event.kind is Kind.CALL] == ["f"]
 
 
 def shown(events, alias=False):

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from octavo.front.chat.guided import GuidedCalls
 from octavo.front.parsers.base import ParserStream
 from octavo.front.parsers.events import Event, Kind
 from octavo.outputs import CompletionOutput
@@ -67,52 +66,31 @@ class Message:
 
 
 class Reader:
-    """Reads one answer: by the parser of the model's format, or as a JSON list of calls, or one on the other.
+    """Reads one answer by the parser of the model's format.
 
     ``named``: a call of a certain function was asked for, which ends an answer as any text does. Without ``parallel``
     only the first call is told.
     """
 
-    def __init__(self, parser: ParserStream | None, guided: GuidedCalls | None, named: bool, parallel: bool):
-        self._parser, self._guided = parser, guided
+    def __init__(self, parser: ParserStream, named: bool, parallel: bool):
+        self._parser = parser
         self._named = named
         self._most = None if parallel else 1
         self._told_calls = 0
 
     @property
     def reasoning_tokens(self) -> int:
-        return 0 if self._parser is None else self._parser.reasoning_tokens
+        return self._parser.reasoning_tokens
 
     def read(self, output: CompletionOutput) -> News:
-        if self._parser is None:
-            events = [Event(Kind.CONTENT, output.text)]
-        else:
-            events = self._parser.feed(output.text, output.marks, output.token_ids)
-            if output.finish_reason is not None:
-                events += self._parser.finish(stopped=output.finish_reason == "stop" and output.stop_reason is None)
-        if self._guided is not None:
-            events = self._called(self._guided, events)
+        events = self._parser.feed(output.text, output.marks, output.token_ids)
+        if output.finish_reason is not None:
+            events += self._parser.finish(stopped=output.finish_reason == "stop" and output.stop_reason is None)
         events = [event for event in events if self._wanted(event)]
         reason: str | None = output.finish_reason
-        if reason == "stop" and self._told_calls and not self._named and not self._truncated:
+        if reason == "stop" and self._told_calls and not self._named and not self._parser.truncated:
             reason = "tool_calls"
         return News(output.index, events, output, reason)
-
-    @property
-    def _truncated(self) -> bool:
-        if self._guided is not None:
-            return self._guided.truncated
-        return self._parser is not None and self._parser.truncated
-
-    @staticmethod
-    def _called(guided: GuidedCalls, events: list[Event]) -> list[Event]:
-        found: list[Event] = []
-        for event in events:
-            if event.kind is Kind.CONTENT:
-                found += guided.feed(event.text)
-            else:
-                found.append(event)
-        return found
 
     def _wanted(self, event: Event) -> bool:
         if self._most is not None and event.index >= self._most:

@@ -10,7 +10,6 @@ from starlette.requests import Request
 
 from octavo.errors import BadRequest, Unsupported
 from octavo.front.chat.constraint import constraint
-from octavo.front.chat.guided import GuidedCalls
 from octavo.front.chat.tools import for_template, loosened, read_choice, read_tools
 from octavo.front.parsers.base import Format, ParserStream, Tool
 from octavo.front.parsers.events import Event, Kind
@@ -89,11 +88,7 @@ class ChatTurn:
         self.continues = bool(body.continue_final_message or body.add_generation_prompt is False)
         self.kwargs = template_kwargs(service, body)
         self.tally = Tally(reasoned=True)
-        self.format: Format | None = service.format
-        #: Calls are a JSON list, since the model's own notation is not known.
-        self._guided = False
-        if self.choice.forced:
-            self._guided = constraint(self.format, self.tools, self.choice, self.parallel).guided
+        self.format: Format | None = service.forced if self.choice.forced else service.format
         self._readers: dict[int, Reader] = {}
         #: The last output of the engine.
         self.last: RequestOutput | None = None
@@ -175,8 +170,7 @@ class ChatTurn:
     ) -> SamplingParams:
         """``params`` with the grammar that the answer to ``ids`` must keep to, behind its reasoning. ``tools``: with
         other schemas than the request's own."""
-        found = constraint(self.format, tools or self.tools, self.choice, self.parallel, params.structured_outputs)
-        asked = found.params
+        asked = constraint(self.format, tools or self.tools, self.choice, self.parallel, params.structured_outputs)
         form = self.format
         within = asked is not None and asked.lark is not None and form is not None and form.grammar_reasons
         if form is not None and form.reasoning_end and not within and (asked is not None or self._budget is not None):
@@ -203,16 +197,13 @@ class ChatTurn:
 
     def read(self, output: RequestOutput, choice: CompletionOutput) -> News:
         """The news that the engine's output of one answer holds."""
-        if self.format is None and not self._guided:
+        if self.format is None:
             text = choice.text
             return News(choice.index, [Event(Kind.CONTENT, text)] if text else [], choice, choice.finish_reason)
         reader = self._readers.get(choice.index)
         if reader is None:
             reader = self._readers[choice.index] = Reader(
-                None if self.format is None else self._open(output.prompt_token_ids),
-                GuidedCalls() if self._guided else None,
-                self.choice.mode == "named",
-                self.parallel,
+                self._open(output.prompt_token_ids), self.choice.mode == "named", self.parallel
             )
         news = reader.read(choice)
         self.tally.reasoning[choice.index] = reader.reasoning_tokens
@@ -224,7 +215,7 @@ class ChatTurn:
         # An answer that goes on with a message is content, unless that leaves its reasoning open.
         kwargs = self.kwargs | ({"enable_thinking": False, "thinking": False} if self.continues else {})
         return self.format.open(
-            tools=() if self._guided else self.tools,
+            tools=self.tools,
             prompt_ids=ids,
             template_kwargs=kwargs,
             reasoning=self.body.include_reasoning is not False,
