@@ -88,6 +88,19 @@ def stream_of(channel):
     )
 
 
+@pytest.mark.parametrize("data", [b"\x0a", b"\xff" * 40, b"\x0a\x05ab"])
+@pytest.mark.parametrize("name", ["Generate", "GenerateStream"])
+def test_bytes_that_are_no_message(calls, name, data):
+    async def work(channel):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary(f"/vllm.Generate/{name}")(data, metadata=KEY)
+        return caught.value
+
+    error = calls.run(work)
+    assert error.code() is Code.INVALID_ARGUMENT
+    assert error.details() == "the message is no GenerateRequest"
+
+
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory):
     # Slow enough that a call can be cancelled in its middle, and short of pages, so that leaked ones are missed.
@@ -239,10 +252,11 @@ def test_a_cancelled_call_frees_its_pages(calls):
             token_ids={"ids": [3] * 40}, stopping={"max_new_tokens": 450, "ignore_eos": True},
             sampling={"num_sequences": 4, "seed": 0},
         )  # fmt: skip
-        streaming = stream_of(channel)(ask, metadata=KEY)
-        async for _ in streaming:
-            break
-        streaming.cancel()
+        for _ in range(8):
+            streaming = stream_of(channel)(ask, metadata=KEY)
+            async for _ in streaming:
+                break
+            streaming.cancel()
         whole = generate_of(channel)(ask, metadata=KEY)
         await asyncio.sleep(0.05)
         whole.cancel()
@@ -256,9 +270,10 @@ def test_a_cancelled_call_frees_its_pages(calls):
 
     before = value("vllm:request_success_total")
     assert calls.run(work) is Code.DEADLINE_EXCEEDED
-    calls.server.until("end of all", lambda: value("vllm:request_success_total") >= before + 12)
+    calls.server.until("end of all", lambda: value("vllm:request_success_total") >= before + 40)
     calls.server.until("free pages", lambda: value("vllm:num_requests_running") == 0)
     calls.server.until("free pages", lambda: value("vllm:kv_cache_usage_perc") == 0)
+    assert "a call failed" not in calls.server.log
 
 
 def test_reflection_tells_the_file(calls):

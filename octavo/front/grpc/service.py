@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from octavo.common.log import logger
@@ -35,7 +36,11 @@ CODES = {
 
 
 async def refuse(context: Any, error: Exception) -> None:
-    """End the call with ``error``; the field at fault goes into the trailing metadata ``param``."""
+    """End the call with ``error``; the field at fault goes into the trailing metadata ``param``. A call that its client
+    has left is over already (its task was cancelled), and what came of writing to it is no error."""
+    task = asyncio.current_task()
+    if context.cancelled() or (task is not None and task.cancelling()):
+        raise asyncio.CancelledError
     info = describe(error)
     if not isinstance(error, OctavoError):
         _log.exception("a call failed", exc_info=error)
@@ -53,10 +58,8 @@ class Generate:
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Both calls, by name."""
-        common = {
-            "request_deserializer": GenerateRequest.FromString,
-            "response_serializer": GenerateResponse.SerializeToString,
-        }
+        # Requests are read by ``_read``: gRPC's own answer to bytes that are none says UNKNOWN, and names classes.
+        common = {"response_serializer": GenerateResponse.SerializeToString}
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
@@ -65,9 +68,10 @@ class Generate:
             },
         )
 
-    async def generate(self, request: Any, context: Any) -> Any:
+    async def generate(self, data: bytes, context: Any) -> Any:
         """The whole answer; a call that is cancelled aborts its request."""
         try:
+            request = _read(data)
             work = await self._submit(request, stream=False)
             try:
                 output = await work.streams[0].final()
@@ -78,9 +82,10 @@ class Generate:
         except Exception as error:
             return await refuse(context, error)
 
-    async def generate_stream(self, request: Any, context: Any) -> None:
+    async def generate_stream(self, data: bytes, context: Any) -> None:
         """The answer as it comes. What a slow client has not taken yet is merged; one that takes nothing is cut off."""
         try:
+            request = _read(data)
             work = await self._submit(request, stream=True)
             teller = translate.Teller(request)
             try:
@@ -109,6 +114,13 @@ class Generate:
         name = f"grpc-{request.request_id or uuid.uuid4().hex}"
         cap = not request.stopping.max_new_tokens
         return await service.submit(terms, name, [translate.prompt(request)], params, cap)
+
+
+def _read(data: bytes) -> Any:
+    try:
+        return GenerateRequest.FromString(data)
+    except DecodeError:
+        raise BadRequest("the message is no GenerateRequest") from None
 
 
 class Health(health_pb2_grpc.HealthServicer):

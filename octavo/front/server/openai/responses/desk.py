@@ -14,7 +14,7 @@ from octavo.front.server.openai.derived import chat_body, named
 from octavo.front.server.openai.responses.answers import Response
 from octavo.front.server.openai.responses.convert import NAMES, AnyItem, Placed, chat_fields, check
 from octavo.front.server.openai.responses.run import Run
-from octavo.front.server.openai.responses.schema import MessageItem, ResponsesBody
+from octavo.front.server.openai.responses.schema import MAX_ITEMS, MessageItem, ResponsesBody
 from octavo.front.server.openai.responses.store import Entry, Limits, Store, Turn, nothing, weight
 from octavo.front.server.openai.responses.truncate import shortened
 from octavo.front.server.openai.turn import ChatTurn
@@ -92,6 +92,9 @@ class Desk:
         room = self.service.engine.ready.max_model_len - (body.max_output_tokens or 1)
 
         async def fits(some: Sequence[Placed]) -> bool:
+            await asyncio.sleep(0)  # a conversation is kept for longer than it fits: others go in between
+            if len(some) > MAX_ITEMS:
+                return False
             try:
                 return len(await self._turn(request, body, some).prompt()) <= room
             except BadRequest:  # too long to be rendered, for one; what else there is the answer will say
