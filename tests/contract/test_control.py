@@ -45,7 +45,14 @@ class Controlled:
         self.server.until(f"{count} open", lambda: self.get("/load")["server_load"] == count)
 
     def tokens(self):
-        time.sleep(0.3)  # of counters that are told four times a second
+        """Generated so far, once nothing is told any more: counters are four times a second."""
+        before, now = -1.0, self._tokens()
+        while now != before:
+            time.sleep(0.3)
+            before, now = now, self._tokens()
+        return now
+
+    def _tokens(self):
         lines = self.server.get("/metrics", **KEY)[1].decode().splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("vllm:generation_tokens_total"))
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from octavo.common.log import logger
-from octavo.errors import EngineDead, OctavoError, RequestError, RequestFailed
+from octavo.errors import OctavoError, RequestError
 from octavo.front.server.anthropic import errors
 from octavo.front.server.anthropic.convert import NAMES, chat_fields
 from octavo.front.server.anthropic.events import MessageEvents
@@ -106,9 +106,7 @@ class Run:
         finally:
             self._turn.close()
         if finish == "abort":
-            if self._turn.service.draining:
-                raise EngineDead("the server is shutting down")
-            raise RequestFailed("the message was ended before it was complete: its time was up")
+            raise self._turn.why_aborted()
         usage = _usage(self._turn.usage())
         if finish == "length" and usage.output_tokens < (self._turn.asked_max_tokens or 0):
             finish = "context"

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from octavo.errors import BadRequest, Unsupported
+from octavo.errors import BadRequest, EngineDead, OctavoError, RequestFailed, Unsupported
 from octavo.front.chat.constraint import constraint
 from octavo.front.chat.tools import for_template, loosened, read_choice, read_tools
 from octavo.front.parsers.base import Format, ParserStream, Tool
@@ -226,6 +226,12 @@ class ChatTurn:
 
     def _history_calls(self) -> int:
         return sum(len(message.tool_calls or ()) for message in self.body.messages)
+
+    def why_aborted(self) -> OctavoError:
+        """Of an answer that nobody here has ended: an API without such an end says that it failed."""
+        if self.service.draining:
+            return EngineDead("the server is shutting down")
+        return RequestFailed("the answer was ended before it was complete: its time was up")
 
     def usage(self) -> Usage:
         """Of the news so far."""

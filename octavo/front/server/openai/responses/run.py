@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Sequence
 from pydantic import TypeAdapter
 
 from octavo.common.log import logger
-from octavo.errors import EngineDead, OctavoError, Overloaded, RequestError, RequestFailed
+from octavo.errors import OctavoError, Overloaded, RequestError
 from octavo.front.parsers.events import Kind
 from octavo.front.server.errors import describe
 from octavo.front.server.openai import chunks
@@ -90,9 +90,7 @@ class Run:
         if self._entry is not None and self._entry.cancelled:
             return self._events.end("cancelled", self._usage())
         if finish == "abort":
-            if self._turn.service.draining:
-                return self._fail(EngineDead("the server is shutting down"))
-            return self._fail(RequestFailed("the response was ended before it was complete: its time was up"))
+            return self._fail(self._turn.why_aborted())
         return self._events.end(
             "incomplete" if finish == "length" else "completed", self._usage(), self._turn.service.now()
         )
