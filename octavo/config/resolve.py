@@ -359,6 +359,8 @@ def generation_defaults(facts: Facts) -> tuple[dict[str, Any], str]:
     elif source == "auto":
         found = facts.checkpoint.generation
         why = "from the model's generation_config.json" if found else "the model brings no generation_config.json"
+        if found and facts.checkpoint.kind == "gguf":
+            why = "what the embedded model's authors recommend"
     else:
         file = Path(source) if source.endswith(".json") else Path(source) / "generation_config.json"
         found, why = _mapping_file(file, "--generation-config"), f"from {file}"
