@@ -205,7 +205,7 @@ class Local:
             return
         parser = self._format.open(prompt_ids=prompt)
         for output in self._stream(prompt, {**options, "skip_special_tokens": False}):
-            yield from _pieces(parser.feed(output.text, output.marks, len(output.token_ids)))
+            yield from _pieces(parser.feed(output.text, output.marks))
         yield from _pieces(parser.finish())
 
     def complete(self, prompt: str, options: Mapping[str, Any]) -> Iterator[str]:

@@ -88,13 +88,11 @@ class ParserStream:
         """Whether what comes is outside of reasoning."""
         return self._state.role is not Role.REASONING
 
-    def feed(self, text: str, marks: Sequence[tuple[int, int]] = (), tokens: int | Sequence[int] = ()) -> list[Event]:
+    def feed(self, text: str, marks: Sequence[tuple[int, int]] = (), tokens: Sequence[int] = ()) -> list[Event]:
         """``marks``: (offset in ``text``, id) of every added token in it, in order. ``tokens``: the ids that came, for
-        ``reasoning_tokens``, exact however they are cut; or their number, exact for one at a time."""
+        ``reasoning_tokens``."""
         assert not self.finished
-        before = not self.reasoning_over
-        if not isinstance(tokens, int):
-            self._counter.add(tokens)
+        self._counter.add(tokens)
         at = min(self._swallow, len(text))
         self._swallow -= at
         for offset, token in marks:
@@ -112,10 +110,7 @@ class ParserStream:
                 self._swallow = len(literal) - len(rest)
         if at < len(text):
             self._text(text[at:] if at else text)
-        if not isinstance(tokens, int):
-            self._counter.rest(not self.reasoning_over)
-        elif before:
-            self._counter.reasoning += tokens - self.reasoning_over
+        self._counter.rest(not self.reasoning_over)
         return self._news()
 
     def finish(self, stopped: bool = False) -> list[Event]:
