@@ -41,6 +41,7 @@ SERVER = "octavo.testing.stamped"
 #: Seconds within which a server comes to rest, or ends.
 _REST = 60.0
 _SAMPLES = 20
+_OUTCOMES = ("succeeded", "failed", "aborted", "rejected")
 _MALFORMED = (
     b"",
     b"{",
@@ -122,9 +123,6 @@ def soak(load: SoakLoad) -> dict[str, Any]:
     record["failed"] = tally.counts["broken"] + (not at_rest) + (not record["balanced"])
     record["failed"] += not record.get("faults_ok", True)
     return record
-
-
-_OUTCOMES = ("succeeded", "failed", "aborted", "rejected")
 
 
 def _flags(folder: str) -> list[str]:

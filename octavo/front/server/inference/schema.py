@@ -8,7 +8,6 @@ from pydantic import Field
 from octavo.front.server.openai.chunks import ContentLogprobs, UsageChunk
 from octavo.front.server.openai.schema import (
     FIRST_ERROR,
-    MAX_PROMPTS,
     Answer,
     Body,
     ChatBody,
@@ -20,6 +19,7 @@ from octavo.front.server.openai.schema import (
     StreamOptions,
     Usage,
 )
+from octavo.front.server.options import MAX_PROMPTS
 from octavo.front.server.routing import ERRORS
 
 #: Errors of a route that checks and computes, and gives nothing to the engine.

@@ -21,8 +21,7 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from octavo.errors import Unsupported
-from octavo.front.server.options import MAX_PROMPTS as MAX_PROMPTS
-from octavo.front.server.options import NAME
+from octavo.front.server.options import MAX_PROMPTS, NAME
 from octavo.params import MAX_BIAS
 
 NonEmpty = Annotated[str, StringConstraints(min_length=1)]
