@@ -102,8 +102,8 @@ def _run(args: ServeArgs, most: int | None, lines: BinaryIO, answers: BinaryIO, 
     from octavo.config.resolve import resolve
     from octavo.front.metrics.prometheus import Prometheus
     from octavo.front.server.app import build_app
+    from octavo.launch.asked import server_options
     from octavo.launch.inprocess import post
-    from octavo.launch.online import server_options
 
     options = server_options(args)
     config = resolve(args, worker=worker)

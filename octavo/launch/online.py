@@ -8,9 +8,6 @@ dies fails the open requests, turns /health to 503 and ends the server with stat
 
 import asyncio
 import contextlib
-import errno
-import importlib.util
-import ipaddress
 import logging
 import os
 import resource
@@ -19,16 +16,16 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from octavo.common import log
 from octavo.common.argv import hide
-from octavo.common.words import nearest
 from octavo.config import env
 from octavo.config.args import ServeArgs
 from octavo.config.engine import WORKER, EngineConfig
 from octavo.config.resolve import resolve
 from octavo.errors import ConfigError
+from octavo.launch.asked import DEFAULT_PORT, bind, check_doors, check_grpc, server_options
 
 if TYPE_CHECKING:
     import ssl
@@ -37,10 +34,9 @@ if TYPE_CHECKING:
 
     from octavo.front.client.process import ProcessClient
     from octavo.front.grpc.server import Server as GRPCServer
-    from octavo.front.server.options import Options, Profiling
+    from octavo.front.server.options import Options
     from octavo.wire.hello import Ready
 
-DEFAULT_PORT = 8000
 BACKLOG = 2048
 MAX_FILES = 65536
 #: Seconds that answers get to leave after their requests were aborted.
@@ -65,14 +61,10 @@ def serve(args: ServeArgs, worker: str = WORKER) -> int:
     options = server_options(args)
     _keep_secret(args)
     _allow_connections()
-    if args.otlp_traces_endpoint is not None:
-        from octavo.front.metrics import tracing
-
-        tracing.check(args.otlp_traces_endpoint)
+    check_doors(args, options)
     listener = bind(args.host, DEFAULT_PORT if args.port is None else args.port)
     if args.grpc_port:
-        _check_grpc(args, options)
-    _check_control(args, options)
+        check_grpc(args, options)
     config = resolve(args, worker=worker)
 
     from octavo.front.client.process import ProcessClient
@@ -84,9 +76,10 @@ def serve(args: ServeArgs, worker: str = WORKER) -> int:
         client.launch()
         # The engine is on its way; what this process needs is imported and read beside it.
         import octavo.front.server.app  # noqa: F401
-        from octavo.launch.text import front_of
+        from octavo.launch.text import format_of, front_of
 
         tokenizer, chat = front_of(config)
+        format_of(tokenizer, chat, options)  # two parsers that do not go together are told before the model is loaded
         ready = client.start()
         house = _House(args, config, options, listener, begin)
         with _runner() as runner:
@@ -98,154 +91,11 @@ def serve(args: ServeArgs, worker: str = WORKER) -> int:
         listener.close()
 
 
-def server_options(args: ServeArgs) -> "Options":
-    """What was asked of the server. Raises ``ConfigError``."""
-    from octavo.front.server import tls
-    from octavo.front.server.keys import read_keys
-    from octavo.front.server.options import MAX_PROMPTS, Options
-
-    keys = read_keys(args.api_key, args.api_key_file, env.read("OCTAVO_API_KEY") or env.read("VLLM_API_KEY"))
-    stores = ("response_store_count", "response_store_size", "response_store_age")
-    for name in ("shutdown_timeout", "request_timeout", "timeout_keep_alive", "max_body_size", *stores):
-        value = getattr(args, name)
-        if value is not None and value < 0:
-            raise ConfigError(f"--{name.replace('_', '-')} must be at least 0, got {value}")
-    for name, least in (("write_timeout", 0.1), ("max_prompts", 1)):
-        value = getattr(args, name)
-        if value is not None and value < least:
-            raise ConfigError(f"--{name.replace('_', '-')} must be at least {least}, got {value}")
-    if (args.max_prompts or 0) > MAX_PROMPTS:
-        raise ConfigError(f"--max-prompts must be at most {MAX_PROMPTS}, got {args.max_prompts}")
-    if args.isolate_keys and not keys:
-        raise ConfigError("--isolate-keys needs keys: --api-key, --api-key-file or OCTAVO_API_KEY")
-    if args.enable_ssl_refresh and args.ssl_certfile is None:
-        raise ConfigError("--enable-ssl-refresh needs --ssl-certfile")
-    certificates = tls.checked(
-        certfile=args.ssl_certfile,
-        keyfile=args.ssl_keyfile,
-        password=args.ssl_keyfile_password,
-        password_file=args.ssl_keyfile_password_file,
-        password_otherwise=env.read("OCTAVO_SSL_KEYFILE_PASSWORD"),
-        ca_certs=args.ssl_ca_certs,
-        cert_reqs=args.ssl_cert_reqs,
-        ciphers=args.ssl_ciphers,
-    )
-    said: dict[str, Any] = {
-        "isolate_keys": args.isolate_keys,
-        "tls": certificates,
-        "write_timeout": args.write_timeout,
-        "max_prompts": args.max_prompts,
-        "max_body_size": args.max_body_size,
-        "root_path": args.root_path,
-        "allowed_origins": None if args.allowed_origins is None else tuple(args.allowed_origins),
-        "allow_credentials": args.allow_credentials,
-        "request_timeout": args.request_timeout,
-        "response_role": args.response_role,
-        "trust_request_chat_template": args.trust_request_chat_template,
-        "chat_template_kwargs": args.default_chat_template_kwargs,
-        "reasoning_parser": args.reasoning_parser,
-        "tool_call_parser": args.tool_call_parser,
-        "reasoning_alias": args.reasoning_content_alias,
-        "hide_unused_tools": args.exclude_tools_when_tool_choice_none,
-        "tokens_as_ids": args.return_tokens_as_token_ids,
-        "force_usage": args.enable_force_include_usage,
-        "request_id_headers": args.enable_request_id_headers,
-        "log_requests": args.enable_log_requests,
-        "docs": None if args.disable_fastapi_docs is None else not args.disable_fastapi_docs,
-        "web_ui": not args.disable_web_ui,
-        "control": args.enable_control_routes,
-        "profiler": None if args.profiler_config is None else profiling(args.profiler_config),
-        "response_store_count": args.response_store_count,
-        "response_store_size": args.response_store_size,
-        "response_store_age": args.response_store_age,
-    }
-    return Options(api_keys=keys, **{name: value for name, value in said.items() if value is not None})
-
-
 def _keep_secret(args: ServeArgs) -> None:
     """What was read is neither shown by ``ps`` nor inherited by the engine's process."""
     hide([*(args.api_key or ()), args.ssl_keyfile_password or ""])
     for name in ("OCTAVO_API_KEY", "VLLM_API_KEY", "OCTAVO_SSL_KEYFILE_PASSWORD"):
         os.environ.pop(name, None)
-
-
-def profiling(asked: dict[str, Any]) -> "Profiling":
-    """What --profiler-config says. Raises ``ConfigError``."""
-    from octavo.front.server.options import Profiling
-
-    known = ("profiler", "torch_profiler_dir", "torch_profiler_with_stack", "torch_profiler_record_shapes")
-    for name in asked:
-        if name not in known:
-            raise ConfigError(f"--profiler-config has no {name!r}{nearest(name, known)}; known: {', '.join(known)}")
-    if asked.get("profiler", "torch") != "torch":
-        raise ConfigError(f"--profiler-config: the only profiler is torch, not {asked['profiler']!r}")
-    folder = asked.get("torch_profiler_dir")
-    if not isinstance(folder, str) or not folder:
-        raise ConfigError("--profiler-config needs torch_profiler_dir: the directory for traces")
-    flags = {name: asked.get(f"torch_profiler_{name}", False) for name in ("with_stack", "record_shapes")}
-    if any(not isinstance(value, bool) for value in flags.values()):
-        raise ConfigError("--profiler-config: with_stack and record_shapes are true or false")
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--profiler-config: {folder} cannot be made: {error.strerror}") from None
-    return Profiling(folder=os.path.abspath(folder), **flags)
-
-
-def _check_control(args: ServeArgs, options: "Options") -> None:
-    """Raises ``ConfigError`` where anybody could control the engine."""
-    asked = "--enable-control-routes" if options.control else "--profiler-config"
-    if (options.control or options.profiler) and not options.api_keys and not _loopback(args.host):
-        raise ConfigError(f"{asked} needs a key (--api-key-file), or --host 127.0.0.1: others could control the engine")
-
-
-def _loopback(host: str | None) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
-    except ValueError:
-        return False
-
-
-def _check_grpc(args: ServeArgs, options: "Options") -> None:
-    """Raises ``ConfigError`` where gRPC cannot be served, before a model is loaded."""
-    if any(importlib.util.find_spec(name) is None for name in ("grpc", "grpc_health", "grpc_reflection")):
-        raise ConfigError("--grpc-port needs packages that are not installed: pip install 'octavo[grpc]'")
-    assert args.grpc_port is not None
-    bind(args.host, args.grpc_port, "--grpc-port").close()
-    if options.tls is not None:
-        from octavo.front.grpc.server import credentials
-
-        credentials(options.tls, refresh=False)
-
-
-def bind(host: str | None, port: int, flag: str = "--port") -> socket.socket:
-    """A socket with the address, not listening yet: the port opens when the model is ready.
-
-    ``host`` None: every address of the machine. Raises ``ConfigError`` where the address is used or is none.
-    """
-    if not 0 <= port < 1 << 16:
-        raise ConfigError(f"{flag} must be from 0 to 65535, got {port}")
-    if host is None:
-        host, dual = ("::", True) if socket.has_dualstack_ipv6() else ("0.0.0.0", False)
-    else:
-        dual = False
-    where = f"port {port}" if host in ("::", "0.0.0.0") else f"{host}, port {port}"
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except (socket.gaierror, UnicodeError) as error:
-        raise ConfigError(f"--host {host!r} is no address of this machine: {error}") from None
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if dual else 1)
-        listener.bind(address)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            raise ConfigError(f"{where} is in use by another program; choose another with {flag}") from None
-        raise ConfigError(f"cannot listen on {where}: {error.strerror}") from None
-    return listener
 
 
 def url_of(listener: socket.socket, scheme: str = "http") -> str:

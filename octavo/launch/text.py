@@ -2,6 +2,8 @@
 
 from octavo.config.engine import EngineConfig
 from octavo.front.chat.template import ChatTemplate
+from octavo.front.parsers.base import Format, choose
+from octavo.front.server.options import Options
 from octavo.front.tokenizers.base import Tokenizer, load
 
 
@@ -14,3 +16,10 @@ def front_of(config: EngineConfig) -> tuple[Tokenizer | None, ChatTemplate | Non
         return None, None
     tokenizer = load(config.text.tokenizer)
     return tokenizer, ChatTemplate.of(tokenizer, config.text.chat_template)
+
+
+def format_of(tokenizer: Tokenizer | None, chat: ChatTemplate | None, options: Options) -> Format | None:
+    """How the model writes reasoning and calls, as the server will read it. Raises ``ConfigError``."""
+    if tokenizer is None:
+        return None
+    return choose(tokenizer, None if chat is None else chat.source, options.reasoning_parser, options.tool_call_parser)

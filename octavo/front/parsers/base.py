@@ -9,7 +9,7 @@ from octavo.errors import ConfigError
 from octavo.front.parsers.calls import Calls, Tool
 from octavo.front.parsers.formats.guided import GUIDED
 from octavo.front.parsers.grammar import tool_grammar
-from octavo.front.parsers.registry import REASONING_PARSERS, TOOL_PARSERS
+from octavo.front.parsers.registry import NONE, REASONING_PARSERS, TOOL_PARSERS
 from octavo.front.parsers.spec import CONTENT, REASONING, ParserSpec, Think
 from octavo.front.parsers.stream import ParserStream
 from octavo.front.parsers.table import Table, Vocabulary, part_ids
@@ -17,7 +17,6 @@ from octavo.front.parsers.table import Table, Vocabulary, part_ids
 __all__ = ["Format", "Tool", "choose", "guided"]
 #: Tokens at a prompt's end in which markers of reasoning that are text are looked for.
 _TAIL = 128
-_NONE = ("", "none", "identity")
 
 
 class Format:
@@ -174,7 +173,7 @@ def choose(
 
 
 def _named(name: str | None, registry: Any, vocabulary: Vocabulary) -> ParserSpec | None:
-    return None if name is None or name == "auto" or name in _NONE else _load(registry, name, vocabulary)
+    return None if name is None or name == "auto" or name in NONE else _load(registry, name, vocabulary)
 
 
 def _load(registry: Any, name: str, vocabulary: Vocabulary) -> ParserSpec:

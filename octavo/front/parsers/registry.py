@@ -1,7 +1,12 @@
 """Parser names as vLLM's users know them -> formats. Of two that a model's template fits alike, the first is chosen."""
 
 from octavo.common.registry import Registry
+from octavo.common.words import nearest
+from octavo.errors import ConfigError
 from octavo.front.parsers.spec import ParserSpec
+
+#: Names of no parser at all.
+NONE = ("", "none", "identity")
 
 TOOL_PARSERS: Registry[ParserSpec] = Registry(
     "tool parser",
@@ -94,3 +99,11 @@ REASONING_PARSERS: Registry[ParserSpec] = Registry(
     },
     plugins="octavo.reasoning_parsers",
 )
+
+
+def check_name(name: str, registry: Registry[ParserSpec], flag: str) -> None:
+    """Raises ``ConfigError`` for a name that is no parser's, before any model is there to try it on."""
+    if name == "auto" or name in NONE or name in registry:
+        return
+    known = ["auto", "none", *registry.names()]
+    raise ConfigError(f"{flag}: unknown {registry.kind} {name[:80]!r}{nearest(name, known)}; known: {', '.join(known)}")

@@ -5,7 +5,7 @@ import pytest
 from octavo.cli.main import main
 from octavo.config.args import ServeArgs
 from octavo.errors import ConfigError
-from octavo.launch.online import server_options
+from octavo.launch.asked import server_options
 from octavo.testing.served import fake_model
 
 
@@ -29,6 +29,8 @@ def options(**asked):
         ({"isolate_keys": True}, "--isolate-keys needs keys"),
         ({"enable_ssl_refresh": True}, "--enable-ssl-refresh needs --ssl-certfile"),
         ({"ssl_cert_reqs": 2}, "--ssl-cert-reqs needs --ssl-certfile"),
+        ({"tool_call_parser": "hermse"}, "--tool-call-parser: unknown tool parser 'hermse' (did you mean 'hermes'?)"),
+        ({"reasoning_parser": "nonsense"}, "--reasoning-parser: unknown reasoning parser 'nonsense'"),
         ({"api_key": ["good", ""]}, "--api-key: a key must not be empty"),
     ],
 )
@@ -37,6 +39,11 @@ def test_what_cannot_be(asked, words):
         options(**asked)
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["auto", "none", "", "qwen3", "deepseek_v3"])
+def test_names_of_parsers(name):
+    assert options(reasoning_parser=name).reasoning_parser == name
 
 
 def test_keys_of_the_environment(monkeypatch):
