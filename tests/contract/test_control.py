@@ -74,7 +74,7 @@ def real(tmp_path_factory):
     traces = tmp_path_factory.mktemp("traces")
     config = json.dumps({"torch_profiler_dir": str(traces), "torch_profiler_record_shapes": True})
     flags = [str(folder), "--api-key", "key", "--enable-control-routes", "--profiler-config", config]
-    found = Served([*flags, "--kv-cache-memory", "256MiB"], worker=None)
+    found = Served([*flags, "--kv-cache-memory", "256MiB", "--threads", "1"], worker=None)
     try:
         found.traces = traces
         yield Controlled(found.ready())
