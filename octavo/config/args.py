@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from octavo.common.words import nearest
+from octavo.config import foreign
 from octavo.errors import ConfigError
 
 T = TypeVar("T", bound="EngineArgs")
@@ -204,13 +205,17 @@ class EngineArgs:
     @classmethod
     def of(cls: type[T], values: Mapping[str, Any], source: str = "argument") -> T:
         """From names (dashes or underscores, or an alias) and values. Raises ``ConfigError`` for a name or value that
-        is none, naming the nearest known name. ``source`` is what the names are, for messages."""
+        is none, naming the nearest known name. ``source`` is what the names are, for messages. Names of vLLM's that
+        ask for nothing are passed over (``config.foreign``)."""
         known = cls.names()
         found: dict[str, Any] = {}
         for name, value in values.items():
-            target = known.get(str(name).replace("-", "_"))
+            plain = str(name).replace("-", "_")
+            target = known.get(plain)
             if target is None:
-                raise ConfigError(f"unknown {source} {name!r}{nearest(str(name).replace('-', '_'), known)}")
+                if foreign.takes(plain, value, source):
+                    continue
+                raise ConfigError(f"unknown {source} {name!r}{nearest(plain, known)}")
             if target in found:
                 raise ConfigError(f"{source} {name!r} is given twice (it is the same as {target!r})")
             found[target] = convert(cls, target, value, source)

@@ -10,36 +10,18 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from octavo.common.words import nearest
+from octavo.config import foreign
 from octavo.config.args import EngineArgs
 from octavo.errors import ConfigError
 
 T = TypeVar("T", bound=EngineArgs)
 
-_ONE = "one device runs a model: leave it out"
-#: Flags of vLLM that start scripts hold and octavo does without -> what to tell, as no known flag is meant.
-_VLLM = dict.fromkeys(
-    (
-        "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp",
-        "--distributed-executor-backend",
-    ),
-    _ONE,
-) | {
-    "--trust-remote-code": "no code of a checkpoint is ever run: leave it out",
-    "--quantization": "as the checkpoint is: leave it out",
-    "-q": "as the checkpoint is: leave it out",
-    "--kv-cache-dtype": "the KV cache is of --dtype: leave it out",
-    "--enable-chunked-prefill": "it always is: leave it out",
-    "--disable-log-requests": "requests are logged with --enable-log-requests only: leave it out",
-    "--enable-prompt-tokens-details": "usage always has them: leave it out",
-    "--enable-server-load-tracking": "/load always tells: leave it out",
-    "--enable-sleep-mode": "--enable-control-routes serves /sleep",
-    "--enable-lora": "there are no LoRA adapters",
-    "--lora-modules": "there are no LoRA adapters",
-}  # fmt: skip
-
 
 class Parser(argparse.ArgumentParser):
     """argparse that fails with one sentence and, for an unknown flag, names the nearest known one (exit status 2)."""
+
+    #: Whether its flags are those of an engine: then vLLM's that octavo has none of may stand among them.
+    engine = False
 
     def __init__(self, **options: Any):
         super().__init__(allow_abbrev=False, **options)
@@ -50,9 +32,17 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             name = unknown[0].partition("=")[0]
             what = "flag" if name.startswith("-") else "argument"
-            hint = f" ({_VLLM[name]})" if name in _VLLM else nearest(name, self._flags(parsed))
-            self.error(f"unknown {what} {name}{hint}")
+            self.error(f"unknown {what} {name}{nearest(name, self._flags(parsed))}")
         return parsed
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        words = list(sys.argv[1:] if args is None else args)
+        if self.engine:
+            try:
+                words = foreign.without(words, self._option_string_actions)
+            except ConfigError as error:
+                self.error(str(error))
+        return super().parse_known_args(words, namespace)
 
     def _flags(self, parsed: argparse.Namespace) -> list[str]:
         """Every flag, those of the chosen subcommand included."""
@@ -82,8 +72,9 @@ def _dashed(word: str) -> str:
     return name.replace("_", "-") + equals + value
 
 
-def add_flags(parser: argparse.ArgumentParser, cls: type[EngineArgs], skip: Sequence[str] = ()) -> None:
+def add_flags(parser: Parser, cls: type[EngineArgs], skip: Sequence[str] = ()) -> None:
     """A flag for each field of ``cls``, in its group. Values stay texts; ``ask`` turns them into the fields' types."""
+    parser.engine = True
     groups: dict[str, Any] = {}
     for spec in fields(cls):
         if spec.name in skip:

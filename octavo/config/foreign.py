@@ -1,0 +1,169 @@
+"""Arguments of vLLM that octavo has none of: what asks for nothing is taken, the rest is refused with a reason.
+
+Start scripts and calls of ``LLM`` that were written for vLLM go on to work where they ask for what is done here anyway.
+None of these is a field of ``EngineArgs``, and no help shows them.
+"""
+
+import json
+import re
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+from octavo.errors import ConfigError
+
+
+class Foreign(NamedTuple):
+    """``why`` there is none; ``harmless``: values that ask for nothing, as ``_plain`` writes them (* is any);
+    ``switch``: on the command line it takes no value. ``secret``: its value is never shown."""
+
+    why: str
+    harmless: tuple[str, ...] = ()
+    switch: bool = False
+    secret: bool = False
+
+
+_ONE = "one device runs a model: leave it out"
+_LORA = "there are no LoRA adapters"
+_TEXT = "models take text only: leave it out"
+_ALWAYS = ("true", "false")
+
+#: Name -> what becomes of it. A value of None never asks for anything.
+FOREIGN: dict[str, Foreign] = {
+    **dict.fromkeys(
+        ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "data_parallel_size_local",
+         "decode_context_parallel_size", "prefill_context_parallel_size", "nnodes"),
+        Foreign(_ONE, ("1",)),
+    ),
+    **dict.fromkeys(("node_rank", "data_parallel_rank"), Foreign(_ONE, ("0",))),
+    "enable_expert_parallel": Foreign(_ONE, ("false",), switch=True),
+    "disable_custom_all_reduce": Foreign(_ONE, _ALWAYS, switch=True),
+    "distributed_executor_backend": Foreign(_ONE, ("uni", "mp")),
+    "api_server_count": Foreign("one process serves HTTP: leave it out", ("1",)),
+    "disable_frontend_multiprocessing": Foreign(
+        "the engine of a server is always a process of its own: leave it out", ("false",), switch=True
+    ),
+    "trust_remote_code": Foreign("no code of a checkpoint is ever run: leave it out", ("false",), switch=True),
+    "middleware": Foreign("a server runs no code but its own: put a proxy before it"),
+    "uds": Foreign("a server listens on --host and --port"),
+    "hf_token": Foreign("it is read from HF_TOKEN in the environment", secret=True),
+    "quantization": Foreign("as the checkpoint is: leave it out", ("none",)),
+    "kv_cache_dtype": Foreign("the KV cache is of --dtype: leave it out", ("auto",)),
+    "calculate_kv_scales": Foreign("the KV cache is of --dtype: leave it out", ("false",), switch=True),
+    "enable_chunked_prefill": Foreign("it always is: leave it out", ("true",), switch=True),
+    "disable_sliding_window": Foreign("layers see what the checkpoint says", ("false",), switch=True),
+    "swap_space": Foreign("what has to make room is computed anew", ("*",)),
+    "cpu_offload_gb": Foreign("weights are on the device as a whole: leave it out", ("0",)),
+    "num_gpu_blocks_override": Foreign("--kv-cache-memory-bytes says how large the KV cache is"),
+    "max_seq_len_to_capture": Foreign("device graphs reach as far as they have to", ("*",)),
+    "compilation_config": Foreign(
+        "nothing is compiled to order: leave it out, or give --enforce-eager", ("0", "1", "2", "3")
+    ),
+    "optimization_level": Foreign("nothing is compiled to order: leave it out", ("0", "1", "2", "3")),
+    "num_scheduler_steps": Foreign("a step makes one token a request, and drafts: leave it out", ("1",)),
+    "use_v2_block_manager": Foreign("there is one block manager: leave it out", _ALWAYS, switch=True),
+    "speculative_model": Foreign("--speculative-config says what guesses"),
+    "kv_transfer_config": Foreign("KV caches are not sent elsewhere"),
+    "disable_log_requests": Foreign(
+        "requests are logged with --enable-log-requests only: leave it out", ("true",), switch=True
+    ),
+    "max_log_len": Foreign("no prompt is ever logged: leave it out", ("*",)),
+    "enable_log_outputs": Foreign("no answer is ever logged: leave it out", ("false",), switch=True),
+    "enable_prompt_tokens_details": Foreign("usage always has them: leave it out", _ALWAYS, switch=True),
+    "enable_server_load_tracking": Foreign("/load always tells: leave it out", _ALWAYS, switch=True),
+    "enable_sleep_mode": Foreign("every engine can sleep: leave it out", _ALWAYS, switch=True),
+    "enable_reasoning": Foreign("--reasoning-parser says how reasoning is read", _ALWAYS, switch=True),
+    "use_tqdm_on_load": Foreign("no bar is shown while a model is loaded: leave it out", _ALWAYS, switch=True),
+    "enable_lora": Foreign(_LORA, ("false",), switch=True),
+    **dict.fromkeys(("lora_modules", "max_loras", "max_lora_rank", "max_cpu_loras"), Foreign(_LORA)),
+    **dict.fromkeys(("limit_mm_per_prompt", "mm_processor_kwargs", "allowed_local_media_path"), Foreign(_TEXT)),
+    "skip_mm_profiling": Foreign(_TEXT, _ALWAYS, switch=True),
+    "mm_processor_cache_gb": Foreign(_TEXT, ("*",)),
+    "tokenizer_mode": Foreign("tokenizers are run as the checkpoint has them", ("auto", "hf")),
+    "chat_template_content_format": Foreign("the template is asked what it takes: leave it out", ("auto",)),
+    "runner": Foreign("models generate text: leave it out", ("auto", "generate")),
+    "task": Foreign("models generate text: leave it out", ("auto", "generate")),
+    "convert": Foreign("models generate text: leave it out", ("auto", "none")),
+    "model_impl": Foreign("models are octavo's own: leave it out", ("auto", "vllm")),
+    "config_format": Foreign("a checkpoint has a config.json, or is a GGUF file: leave it out", ("auto", "hf")),
+}  # fmt: skip
+_SHORT = {
+    "-tp": "tensor_parallel_size",
+    "-pp": "pipeline_parallel_size",
+    "-dp": "data_parallel_size",
+    "-dcp": "decode_context_parallel_size",
+    "-asc": "api_server_count",
+    "-q": "quantization",
+    "-cc": "compilation_config",
+    "-O": "optimization_level",
+}
+
+
+def takes(name: str, value: Any, source: str = "argument") -> bool:
+    """Whether ``name`` (with underscores) is here, and ``value`` of it asks for nothing.
+
+    Raises ``ConfigError`` with the reason where it asks for something. ``source`` is what the name is, for messages.
+    """
+    foreign = FOREIGN.get(name)
+    if foreign is None:
+        return False
+    if why := _refusal(foreign, value):
+        raise ConfigError(f"unknown {source} {name!r}{why}")
+    return True
+
+
+def without(words: Sequence[str], known: Collection[str]) -> list[str]:
+    """``words`` of a command line less the flags that ask for nothing; ``known``: flags that are the parser's own.
+
+    Raises ``ConfigError`` with the reason for a flag that asks for something.
+    """
+    kept: list[str] = []
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        flag, equals, value = word.partition("=")
+        if re.fullmatch(r"-O\d", flag):
+            flag, equals, value = "-O", "=", flag[2:]
+        name = _SHORT.get(flag) or (flag[2:].replace("-", "_") if flag.startswith("--") else "")
+        off = name.startswith("no_") and FOREIGN.get(name[3:], Foreign("")).switch
+        foreign = FOREIGN.get(name[3:] if off else name)
+        if word == "--" or foreign is None or flag in known:
+            kept.append(word)
+            if word == "--":
+                return kept + list(words[at:])
+            continue
+        if foreign.switch:
+            value = value if equals else "false" if off else "true"
+        elif not equals:
+            if at == len(words) or words[at].startswith("-"):
+                raise ConfigError(f"flag {flag} expects a value ({foreign.why})")
+            value = words[at]
+            at += 1
+        if why := _refusal(foreign, value):
+            raise ConfigError(f"unknown flag {flag}{why}")
+    return kept
+
+
+def _refusal(foreign: Foreign, value: Any) -> str:
+    """Why ``value`` cannot be had, in brackets; nothing where it asks for nothing."""
+    plain = _plain(value)
+    if not plain or "*" in foreign.harmless or plain in foreign.harmless:
+        return ""
+    said = "" if foreign.secret or foreign.switch else f" {plain[:60]!r}"
+    possible = "" if foreign.switch or not foreign.harmless else f"; possible: {', '.join(foreign.harmless)}"
+    return f"{said} ({foreign.why}{possible})"
+
+
+def _plain(value: Any) -> str:
+    """A value of a call, a configuration file or a command line as one text; "" for what is empty, or all zeros."""
+    if isinstance(value, str) and value[:1] in ("{", "["):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    if value is None or (isinstance(value, (dict, list, tuple)) and not value):
+        return ""
+    if isinstance(value, dict) and all(isinstance(one, (int, float)) and not one for one in value.values()):
+        return ""  # such as a limit of no images
+    text = str(value).strip().lower()
+    return f"{float(text):g}" if re.fullmatch(r"\d{1,15}(\.\d{1,15})?", text) else text
