@@ -239,7 +239,7 @@ class SamplingParams:
         if self.seed is not None:
             _whole("seed", self.seed, -(2**63), 2**63 - 1)
         if self.max_tokens is not None:
-            _whole("max_tokens", self.max_tokens, 0, None)
+            _whole("max_tokens", self.max_tokens, 0, 2**63 - 1)
             if self.max_tokens == 0 and self.prompt_logprobs is None:
                 raise BadRequest(
                     "max_tokens must be at least 1 (0 only scores a prompt, with echo or prompt_logprobs)", "max_tokens"

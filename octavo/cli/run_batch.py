@@ -215,8 +215,9 @@ def _checked(found: Any) -> Line:
         raise BadRequest(
             f"url {line.url[:200]!r} is none of a batch{nearest(line.url[:200], URLS)}; known: {', '.join(URLS)}"
         )
-    if line.body.get("stream"):
-        raise BadRequest("stream is not possible in a batch")
+    for name in ("stream", "background"):
+        if line.body.get(name):
+            raise BadRequest(f"{name} is not possible in a batch")
     return line
 
 

@@ -304,6 +304,17 @@ def test_depth_inside_a_field(server, name):
         refused((status, answer), status)
 
 
+@pytest.mark.parametrize("name", ["text", "tool_choice", "reasoning", "metadata", "tools", "x"])
+def test_depth_of_what_is_told_back(server, name):
+    deep: object = 1
+    for _ in range(300):
+        deep = {"type": "text", "a": deep}
+    answer = server.post(
+        "/v1/responses", {"input": "a", "max_output_tokens": 1, name: [deep] if name == "tools" else deep}
+    )
+    assert "nested too deeply" in refused(answer)
+
+
 # -- what one request tells of another --
 
 

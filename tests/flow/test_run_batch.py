@@ -62,6 +62,7 @@ def test_a_bad_line_is_an_error_and_nothing_else(model, tmp_path):
         (line("y", "/v1/completion", prompt="a"), "y", 400, "did you mean '/v1/completions'"),
         (line("get", method="GET", prompt="a"), "get", 400, "POST"),
         (line("stream", prompt="a", stream=True), "stream", 400, "stream"),
+        (line("later", "/v1/responses", input="a", background=True), "later", 400, "background"),
         (line("hot", prompt="a", temperature=9), "hot", 400, "temperature"),
         (line("model", prompt="a", model="other"), "model", 404, "other"),
         (line("vector", "/v1/embeddings", input="a"), "vector", 501, "pooling"),

@@ -33,6 +33,11 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 MAX_CONTAINERS = 100_000
 MAX_STRINGS = 250_000
 MAX_VALUES = 4_000_000
+#: Lists and objects in one another; what takes values apart, or writes them again, has limits not far above.
+MAX_DEPTH = 128
+
+
+_TOO_DEEP = f"the body's JSON is nested too deeply: at most {MAX_DEPTH} lists and objects in one another"
 
 
 def check_structure(body: bytes) -> None:
@@ -57,20 +62,43 @@ def _fits(text: bytes) -> bool:
     )
 
 
+def read_json(body: bytes) -> Any:
+    """The value of a body. Raises ``BadRequest``."""
+    try:
+        check_structure(body)
+        value = msgspec.json.decode(body)
+    except RecursionError:
+        raise BadRequest(_TOO_DEEP) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"the body is not valid JSON: {error}") from None
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _deep(value):
+        raise BadRequest(_TOO_DEEP)
+    return value
+
+
+def _deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
 class JSONRequest(Request):
     """Reads its body with msgspec: strict JSON (no NaN, no lone surrogates, no bottomless nesting), and quickly."""
 
     async def json(self) -> Any:
-        body = await self.body()
         try:
-            check_structure(body)
-            return msgspec.json.decode(body)
-        except BadRequest as error:
+            return read_json(await self.body())
+        except BadRequest as error:  # FastAPI lets nothing else through
             raise HTTPException(400, error.message) from None
-        except RecursionError:
-            raise HTTPException(400, "the body's JSON is nested too deeply") from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise HTTPException(400, f"the body is not valid JSON: {error}") from None
 
 
 class JSONRoute(APIRoute):

@@ -9,7 +9,7 @@ import pytest
 
 from octavo.errors import BadRequest
 from octavo.front.server import protocol
-from octavo.front.server.routing import MAX_CONTAINERS, MAX_STRINGS, MAX_VALUES, check_structure
+from octavo.front.server.routing import MAX_CONTAINERS, MAX_DEPTH, MAX_STRINGS, MAX_VALUES, check_structure, read_json
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,18 @@ def test_what_stands_in_strings_is_no_structure(text):
 
 def test_a_long_prompt_of_ids_passes():
     check_structure(json.dumps({"prompt": [49151] * 1_000_000}).encode())
+
+
+@pytest.mark.parametrize(("opened", "closed"), [("[", "]"), ('{"a":', "}"), ('[0,{"b":[],"a":', "}]")])
+def test_depth_is_bounded(opened, closed):
+    step = sum(map(opened.count, "[{")) - opened.count("[]")
+    for depth in (MAX_DEPTH // step - 1, MAX_DEPTH // step + 1, 900, 100_000):
+        text = (opened * depth + "1" + closed * depth).encode()
+        if depth * step < MAX_DEPTH:
+            assert read_json(text)
+        else:
+            with pytest.raises(BadRequest, match=r"too deeply|too many values"):
+                read_json(text)
 
 
 async def _open(port):

@@ -51,7 +51,7 @@ REFUSED = [
     ("logit_bias", {-1: 1}),
     *[
         (name, value)
-        for name in ("n", "temperature", "top_k", "repetition_penalty", "seed", "logprobs")
+        for name in ("n", "temperature", "top_k", "repetition_penalty", "seed", "logprobs", "max_tokens")
         for value in (10**400, -(10**5000))
     ],
 ]
