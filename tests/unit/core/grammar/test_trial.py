@@ -58,6 +58,16 @@ def test_a_process_that_somebody_ends_is_started_again(compiler):
     assert says(compiler.compile(GrammarRef("regex", "c")), "c")
 
 
+def test_a_process_that_gets_no_processor_is_nobodys_grammar(compiler):
+    compiler.compile(GrammarRef("regex", "a"))
+    compiler._trial._deadline = 0.1
+    os.kill(compiler._trial.pid, signal.SIGSTOP)
+    with pytest.raises(RequestFailed, match="too busy"):
+        compiler.compile(GrammarRef("regex", "b"))
+    compiler._trial._deadline = trial.DEADLINE
+    assert says(compiler.compile(GrammarRef("regex", "b")), "b")
+
+
 def test_a_process_that_does_not_start_is_nobodys_grammar(compiler, monkeypatch):
     answers: queue.Queue = queue.Queue()
     grammars = Grammars(compiler, 257, lambda _, outcome: answers.put(outcome))
