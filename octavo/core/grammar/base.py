@@ -75,12 +75,11 @@ def allow(bits: Ints, tokens: Sequence[int]) -> None:
         words[token >> 5] |= 1 << (token & 31)
 
 
-#: Engines by name; other packages add theirs by entry point.
+#: Engines by name.
 ENGINES: Registry[type[Engine]] = Registry(
     "backend of structured outputs",
     "octavo.core.grammar",
     {"guidance": "guidance:Guidance", "xgrammar": "xgrammar:XGrammar"},
-    "octavo.grammar",
 )
 #: What "auto" stands for.
 DEFAULT = "guidance"
