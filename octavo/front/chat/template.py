@@ -5,12 +5,15 @@ from functools import cached_property
 from typing import Any
 
 import jinja2
+import jinja2.meta
 
+from octavo.common.log import logger
 from octavo.errors import BadRequest, ConfigError
 from octavo.front.chat.messages import Takes, normalise
 from octavo.front.chat.sandbox import MAX_STRING, Environment, TooLong, rendered
 from octavo.front.tokenizers.base import Tokenizer
 
+_log = logger(__name__)
 #: What a caller may not set by ``chat_template_kwargs``: they have fields and checks of their own (CVE-2025-62426).
 RESERVED = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize"}
@@ -35,6 +38,7 @@ class ChatTemplate:
         self._specials = dict(specials)
         self._sources = dict(templates)
         self._templates: dict[str, jinja2.Template] = {}
+        self._warned = False
         for name, source in self._sources.items():
             try:
                 self._templates[name] = self._environment.from_string(source)
@@ -85,6 +89,8 @@ class ChatTemplate:
             if name in RESERVED:
                 raise BadRequest(f"chat_template_kwargs may not set {name!r}", "chat_template_kwargs")
         template, source = self._pick(chat_template, tools)
+        if tools and chat_template is None and not self._warned:
+            self._warn(source)
         ready = normalise(messages, self._takes(template), developer="developer" in source)
         if continue_final_message:
             if messages[-1].get("content") is None:
@@ -122,6 +128,15 @@ class ChatTemplate:
                 "messages",
             )
         return self._templates["default"], self._sources["default"]
+
+    def _warn(self, source: str) -> None:
+        """Once: that ``source``, the template for conversations with tools, does not show them."""
+        self._warned = True
+        if "tools" not in jinja2.meta.find_undeclared_variables(self._environment.parse(source)):
+            _log.warning(
+                "the chat template does not show tools to the model: it can only guess what they are called and take "
+                "(another template: --chat-template)"
+            )
 
     def _run(self, template: jinja2.Template, variables: dict[str, Any], max_chars: int) -> str:
         try:

@@ -317,3 +317,20 @@ def test_the_tokenizers_own_template():
     template = ChatTemplate.of(small())
     assert template.render(USER) == "<|turn|>user\nhi<|turn_end|>\n<|turn|>assistant\n"
     assert ChatTemplate.of(small(), "given").render(USER) == "given"
+
+
+def test_a_template_that_does_not_show_tools_is_told_of_once(caplog):
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+    template = ChatTemplate({"default": PLAIN + "{# tools #}{{ 'tools' }}"}, SPECIALS)
+    template.render(USER)
+    assert not caplog.records
+    template.render(USER, tools=tools)
+    template.render(USER, tools=tools)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "does not show tools" in caplog.text
+    caplog.clear()
+    shows = "{% if custom is defined %}{% set tools = custom %}{% endif %}{% if tools %}{{ tools | tojson }}{% endif %}"
+    for templates in ({"default": PLAIN + shows}, {"default": PLAIN, "tool_use": PLAIN + shows}):
+        ChatTemplate(templates, SPECIALS).render(USER, tools=tools)
+    template.render(USER, tools=tools, chat_template=PLAIN)
+    assert not caplog.records
