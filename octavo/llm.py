@@ -12,7 +12,7 @@ from octavo.common.log import logger
 from octavo.config.args import EngineArgs
 from octavo.config.engine import EngineConfig
 from octavo.config.resolve import resolve
-from octavo.errors import BadRequest
+from octavo.errors import BadRequest, RequestError, Unsupported
 from octavo.front.beam import Search, next_of
 from octavo.front.fanout import Group
 from octavo.front.intake import Prompt, PromptType
@@ -53,6 +53,7 @@ class LLM:
         self.config = config
         self._engine = Offline(config, core)
         self._ids = count()
+        self._asleep = False
 
     def generate(
         self,
@@ -60,6 +61,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        lora_request: None = None,
         priority: int | Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """One output a prompt, in the order of the prompts.
@@ -70,6 +72,7 @@ class LLM:
         ``BadRequest`` before anything runs, ``EngineDead`` where the engine failed. Ctrl-C ends the run, not the
         engine.
         """
+        _no_adapter(lora_request)
         return self._run(self._engine.intake.prompts(_many(prompts)), sampling_params, use_tqdm, priority)
 
     def chat(
@@ -78,6 +81,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        lora_request: None = None,
         priority: int | Sequence[int] | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
@@ -90,6 +94,7 @@ class LLM:
 
         With ``continue_final_message`` (and ``add_generation_prompt=False``) the model goes on with the last message.
         """
+        _no_adapter(lora_request)
         tokenizer, template = self._engine.tokenizer, self._engine.chat
         if tokenizer is None or template is None:
             raise BadRequest("chat needs a tokenizer, and this engine runs without one", "messages")
@@ -189,6 +194,27 @@ class LLM:
         self._engine.call("reset_prefix_cache")
         return True
 
+    def sleep(self, level: int = 1) -> None:
+        """Give the device's memory back until ``wake_up``: the KV cache, and the weights, which level 1 keeps in host
+        memory and level 2 loads again. Raises ``Unsupported`` where the device cannot."""
+        try:
+            self._engine.call("sleep", level)
+        except RequestError:
+            raise
+        except ValueError as error:
+            raise Unsupported(str(error)) from None
+        self._asleep = True
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Bring back what ``tags`` name, "weights" before "kv_cache"; None is both. Then ``generate`` works again."""
+        known = ("weights", "kv_cache")
+        wanted = list(known if tags is None else tags)
+        if not all(tag in known for tag in wanted):
+            raise BadRequest(f"tags are {str(wanted)[:80]}; possible: {', '.join(known)}", "tags")
+        if self._asleep and self._engine.call("wake", wanted):
+            self._engine.call("resume")
+            self._asleep = False
+
     def close(self) -> None:
         """Give memory and threads back. May be called twice."""
         self._engine.close()
@@ -208,6 +234,8 @@ class LLM:
         use_tqdm: bool,
         priority: int | Sequence[int] | None,
     ) -> list[RequestOutput]:
+        if self._asleep:
+            raise BadRequest("the engine sleeps: call wake_up() first")
         each = self._params(params, len(prompts))
         priorities = [priority or 0] * len(prompts) if priority is None or isinstance(priority, int) else list(priority)
         if len(priorities) != len(prompts):
@@ -272,6 +300,11 @@ class _Bar:
 
     def close(self) -> None:
         self._bar.close()
+
+
+def _no_adapter(lora_request: Any) -> None:
+    if lora_request is not None:
+        raise Unsupported("there are no LoRA adapters: lora_request must be None", "lora_request")
 
 
 def _many(prompts: PromptType | Sequence[PromptType]) -> list[PromptType]:

@@ -9,7 +9,7 @@ from octavo import LLM, SamplingParams
 from octavo.config.args import EngineArgs
 from octavo.config.resolve import resolve
 from octavo.core.engine.core import EngineCore
-from octavo.errors import BadRequest, ConfigError, EngineDead
+from octavo.errors import BadRequest, ConfigError, EngineDead, Unsupported
 from octavo.params import RequestOutputKind
 from octavo.testing.fakes import FakeOptions, FakeWorker, expected
 from octavo.testing.served import FAKE, fake_model
@@ -272,3 +272,19 @@ def test_a_long_run_shows_how_far_it_is(house, capsys, monkeypatch):
     assert "Processed prompts" in shown
     assert "3/3" in shown
     assert "output" in shown
+
+
+def test_calls_written_for_vllm(house):
+    assert len(house.generate([[5]], GREEDY, lora_request=None)) == 1
+    for call in (house.llm.generate, house.llm.chat):
+        with pytest.raises(Unsupported, match="LoRA"):
+            call([], lora_request=object())
+    with pytest.raises(Unsupported):
+        house.llm.sleep(1)  # the fake device cannot
+    with pytest.raises(BadRequest, match="level"):
+        house.llm.sleep(3)
+    with pytest.raises(BadRequest, match="possible: weights, kv_cache"):
+        house.llm.wake_up(["all"])
+    house.llm.wake_up()
+    assert house.llm.reset_prefix_cache() is True
+    assert len(house.generate([[5]], GREEDY)) == 1

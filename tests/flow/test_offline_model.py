@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from octavo import LLM, SamplingParams
+from octavo.errors import BadRequest
 from octavo.testing import tiny, tokenizer
 
 #: Two log-probabilities nearer than this are a tie: sums of other shapes may order them either way.
@@ -135,3 +136,20 @@ def test_the_embedded_model_says_what_it_said_to_transformers(smollm):
         assert output.prompt_token_ids == one["prompt_ids"]
         assert output.outputs[0].token_ids == one["ids"]
         assert output.outputs[0].text == one["text"]
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_an_engine_that_slept_says_the_same(folder, level):
+    params = SamplingParams(temperature=0.0, max_tokens=4)
+    with LLM(str(folder), max_model_len=64, max_num_seqs=2, threads=1) as llm:
+        ask = lambda: llm.generate([[5, 6, 7]], params, use_tqdm=False)[0].outputs[0].token_ids  # noqa: E731
+        before = ask()
+        llm.sleep(level)
+        llm.sleep(level)
+        with pytest.raises(BadRequest, match="wake_up"):
+            ask()
+        llm.wake_up(["weights"])
+        with pytest.raises(BadRequest, match="wake_up"):
+            ask()
+        llm.wake_up()
+        assert ask() == before
