@@ -89,11 +89,3 @@ def test_threads_are_refused_as_clients_expect(client):
     with pytest.raises(anthropic.BadRequestError) as caught:
         client.messages.create(**says("plain"), extra_body={"thread": {"type": "create"}})
     assert caught.value.body["error"]["details"]["error_code"] == "thread_unsupported_request"
-
-
-def test_a_wait_has_an_end(server):
-    """The client goes; the server has nothing left to do for it."""
-    client = anthropic.Anthropic(base_url=server.url, api_key="key", max_retries=0, timeout=0.001)
-    with client, pytest.raises(anthropic.APITimeoutError):
-        client.messages.create(**says("plain"))
-    server.until("rest", lambda: server.get("/load", Authorization="Bearer key")[1] == b'{"server_load":0}')

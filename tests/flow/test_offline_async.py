@@ -1,6 +1,7 @@
 """AsyncLLM, with the engine in a process of its own and in a thread here."""
 
 import asyncio
+import logging
 import os
 import signal
 import time
@@ -122,6 +123,7 @@ def test_one_loop_after_another_but_not_two_at_once(tmp_path, inline):
 
 def test_the_engine_says_no_more_than_its_program(tmp_path, capfd, monkeypatch):
     monkeypatch.delenv("OCTAVO_LOG_LEVEL", raising=False)
+    monkeypatch.setattr(logging.getLogger("octavo"), "level", logging.WARNING)
     AsyncLLM.from_config(config(tmp_path)).close()
     assert "octavo" not in capfd.readouterr().err
     monkeypatch.setenv("OCTAVO_LOG_LEVEL", "info")
