@@ -86,9 +86,9 @@ def backends(args: EngineArgs) -> Iterator[str]:
     try:
         import torch
 
-        from octavo.device.attention.base import AttentionNeed
         from octavo.device.attention.select import BACKENDS
         from octavo.device.platforms.base import PLATFORMS
+        from octavo.device.worker.fit import needs
     except ImportError as error:
         yield f"the device floor cannot be imported: {error}"
         return
@@ -106,22 +106,10 @@ def backends(args: EngineArgs) -> Iterator[str]:
     kind = getattr(torch, config.model.dtype)
     if reason := device.supports(kind):
         yield f"dtype       {config.model.dtype} will not do: {reason}"
-    facts = config.model.facts
-    needs = {
-        window: AttentionNeed(
-            head_dim=facts.head_dim,
-            v_dim=facts.head_dim,
-            dtype=kind,
-            cache_dtype=kind,
-            window=window,
-            softcap=facts.attn_softcap is not None,
-        )
-        for window in sorted({window is not None for window in facts.windows} or {False})
-    }
     used: set[bool] = set()
     for name in [*device.attention, *(name for name in BACKENDS if name not in device.attention)]:
         backend = BACKENDS.load(name)()
-        for window, need in needs.items():
+        for window, need in needs(config.model.facts, kind).items():
             if name not in device.attention:
                 word = f"not for {device.name}"
             elif reason := backend.supports(need):

@@ -18,7 +18,9 @@ def parser() -> Parser:
         "--config", metavar="FILE", help="flags from a .yaml, .json or .toml file; the command line wins"
     )
     found.add_argument(
-        "--show-config", action="store_true", help="print the engine's values, and why each was chosen, and end"
+        "--show-config",
+        action="store_true",
+        help="check what was asked, print every value with its flag and why it was chosen, and end",
     )
     add_flags(found, ServeArgs, skip=("model",))
     return found
@@ -34,9 +36,9 @@ def main(argv: Sequence[str]) -> int:
     except ConfigError as error:
         flags.error(str(error))
     if parsed.show_config:
-        from octavo.config.resolve import resolve, show
+        from octavo.launch.shown import show
 
-        print(show(resolve(args)))
+        print(show(args))
         return 0
     from octavo.launch import online
 

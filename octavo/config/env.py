@@ -36,11 +36,16 @@ def strangers(environment: Mapping[str, str] | None = None) -> list[str]:
     ]
 
 
+def without_user(url: str) -> str:
+    """``url`` without the name and password that may stand before its host."""
+    return _USER.sub("", url)
+
+
 def shown() -> dict[str, str | None]:
     """The variables that matter here, as they may be shown: None for one whose name speaks of a secret, and no users
     of URLs."""
     return {
-        name: None if any(word in name.upper() for word in _SECRET) else _USER.sub("", value)
+        name: None if any(word in name.upper() for word in _SECRET) else without_user(value)
         for name, value in sorted(os.environ.items())
         if name.startswith(_PREFIXES)
     }

@@ -4,7 +4,6 @@ A list of small pure functions, each of which decides one value and says why. ``
 What only the device can say (pages, the length that fits) is settled at boot by the core.
 """
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -135,19 +134,6 @@ def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, 
         if isinstance(value, Mapping) and isinstance(below.get(name), Mapping)
     }
     return {**below, **above, **both}
-
-
-def show(config: EngineConfig) -> str:
-    """Every effective value and why it was chosen, one a line."""
-    lines = []
-    for name, reason in config.why.items():
-        section, _, key = name.partition(".")
-        value = getattr(getattr(config, section), key)
-        text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
-        lines.append((name, text.replace("\n", "\\n"), reason))
-    # Columns stay in line but for values as long as a path or a template, which are shown whole.
-    widths = [max(len(name) for name, _, _ in lines), max(len(text) for _, text, _ in lines if len(text) <= 60)]
-    return "\n".join(f"{name:{widths[0]}}  {text:{widths[1]}}  # {reason}" for name, text, reason in lines)
 
 
 def _said(value: Any, default: Any, why: str) -> tuple[Any, str]:

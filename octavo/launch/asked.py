@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from octavo.front.server.options import Options, Profiling
 
 DEFAULT_PORT = 8000
+#: Seconds that an idle connection stays open.
+KEEP_ALIVE = 5
 #: Flags whose values the server's options take as they are -> what those are called there.
 OPTIONS = {
     "isolate_keys": "isolate_keys",

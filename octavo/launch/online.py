@@ -25,7 +25,7 @@ from octavo.config.args import ServeArgs
 from octavo.config.engine import WORKER, EngineConfig
 from octavo.config.resolve import resolve
 from octavo.errors import ConfigError
-from octavo.launch.asked import DEFAULT_PORT, bind, check_doors, check_grpc, server_options
+from octavo.launch.asked import DEFAULT_PORT, KEEP_ALIVE, bind, check_doors, check_grpc, server_options
 
 if TYPE_CHECKING:
     import ssl
@@ -255,7 +255,7 @@ def _server(
             ready()
 
     _quieten()
-    keep_alive = 5 if args.timeout_keep_alive is None else args.timeout_keep_alive
+    keep_alive = KEEP_ALIVE if args.timeout_keep_alive is None else args.timeout_keep_alive
     config = uvicorn.Config(
         app,
         http=protocol.best(options.write_timeout),

@@ -38,7 +38,7 @@ def load(section: ModelSection, device: torch.device, dtype: torch.dtype, positi
     kit = Kit(device=device, dtype=dtype, scheme=scheme, eps=facts.norm_eps, positions=positions)
     kind = MODELS.load(facts.architecture)
     model = kind(facts, kit)
-    source = _source(section, {name: slot.shape for name, slot in kit.slots.items()})
+    source = open_source(section, {name: slot.shape for name, slot in kit.slots.items()})
     try:
         names = _match(source, kit, kind)
         for stored_name, name in names.items():
@@ -51,7 +51,8 @@ def load(section: ModelSection, device: torch.device, dtype: torch.dtype, positi
     return model
 
 
-def _source(section: ModelSection, shapes: dict[str, tuple[int, ...]]) -> Source:
+def open_source(section: ModelSection, shapes: dict[str, tuple[int, ...]]) -> Source:
+    """The tensors that the section names. ``shapes``: of dummy ones. Raises ``ConfigError``."""
     form, path = section.load_format, section.path
     if form not in LOAD_FORMATS:
         raise ConfigError(

@@ -11,14 +11,14 @@ from octavo.common.log import logger
 from octavo.common.words import nearest, size
 from octavo.config.engine import EngineConfig
 from octavo.device.attention.base import AttentionBackend, AttentionNeed
-from octavo.device.attention.select import BACKENDS, select
+from octavo.device.attention.select import select
 from octavo.device.layers.step import Bound
 from octavo.device.models.base import CausalLM
-from octavo.device.platforms.base import PLATFORMS
 from octavo.device.runner.later import AsyncRunner, make_runner
 from octavo.device.runner.runner import ModelRunner
 from octavo.device.weights.loader import load
 from octavo.device.worker.budget import measure
+from octavo.device.worker.fit import fit
 from octavo.device.worker.memory import activation_bytes, kv_bytes, weight_bytes
 from octavo.device.worker.profile import Profiler
 from octavo.device.worker.rest import Away
@@ -32,7 +32,6 @@ _log = logger(__name__)
 
 #: Decode steps of so many rows are made ready before the first request, and of as many as there may be.
 WARM = (1, 8, 64)
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Worker:
@@ -41,18 +40,8 @@ class Worker:
     def __init__(self, config: EngineConfig):
         begun = time.monotonic()
         self._config = config
-        self._platform = PLATFORMS.load(config.device.platform)()
+        self._platform, self._dtype = fit(config)
         self._platform.start(config.device.threads)
-        self._dtype = _dtype(config.model.dtype)
-        if (reason := self._platform.supports(self._dtype)) is not None:
-            raise ConfigError(f"--dtype {config.model.dtype}: {reason}")
-        if config.cache.dtype not in ("auto", config.model.dtype):
-            raise ConfigError(
-                f"a KV cache of {config.cache.dtype} is not possible: keys and values are kept in the model's own type,"
-                f" {config.model.dtype}; possible: auto, {config.model.dtype}"
-            )
-        if config.device.attention_backend is not None:
-            BACKENDS.load(config.device.attention_backend)  # an unknown name is said before anything is read
         started = time.monotonic()
         with torch.inference_mode():
             # two at least: a trial step draws a token behind its prompt
@@ -250,9 +239,3 @@ def _common_pages(backends: Mapping[str, AttentionBackend], layers: Sequence[tup
         )
         raise ConfigError(f"the model's layers share no page size: their attention backends can walk pages of {each}")
     return common
-
-
-def _dtype(name: str) -> torch.dtype:
-    if name not in _DTYPES:
-        raise ConfigError(f"--dtype {name}{nearest(name, _DTYPES)}; known: {', '.join(_DTYPES)}")
-    return _DTYPES[name]

@@ -6,7 +6,8 @@ import pytest
 
 from octavo.common.probe import GPU
 from octavo.config.args import EngineArgs, ServeArgs
-from octavo.config.resolve import DECISIONS, Machine, resolve, show
+from octavo.config.resolve import DECISIONS, Machine, resolve
+from octavo.config.show import show
 from octavo.errors import ConfigError
 from octavo.testing.served import fake_model
 

@@ -56,9 +56,10 @@ def test_every_command_has_help(name, capsys):
 
 def test_show_config(tmp_path, capsys):
     model = fake_model(tmp_path)
-    assert main(["serve", "--model", str(model), "--show-config", "--max-num-seqs", "3"]) == 0
+    words = ["--load-format", "dummy", "--port", "0", "--max-num-seqs", "3"]
+    assert main(["serve", "--model", str(model), "--show-config", *words]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert any(line.split() == ["schedule.max_num_seqs", "3", "#", "as", "asked"] for line in lines)
+    assert any(line.split() == ["schedule.max_num_seqs", "3", "#", "--max-num-seqs:", "as", "asked"] for line in lines)
 
 
 def test_show_config_of_what_cannot_be(tmp_path, capsys):

@@ -61,7 +61,9 @@ def test_no_text_of_ours_shows_a_secret(tmp_path, capsys):
         options(api_key={"a": "s3cret"})
     assert "s3cret" not in str(refused.value)
     model = str(fake_model(tmp_path / "model"))
-    assert main(["serve", model, "--api-key", "s3cret", "--ssl-keyfile-password", "s3cret", "--show-config"]) == 0
+    asked = ["serve", model, "--load-format", "dummy", "--api-key", "s3cret", "--port", "0", "--show-config"]
+    assert main(asked) == 0
+    assert main([*asked, "--ssl-keyfile-password", "s3cret"]) == 1
     for words in (["--api-key", "s3cret", "--no-such-flag"], ["--api-keys=s3cret"]):
         with pytest.raises(SystemExit):
             main(["serve", model, *words])

@@ -11,7 +11,7 @@ import msgspec
 from octavo import __version__
 from octavo.common import probe
 from octavo.config import env
-from octavo.config.resolve import show
+from octavo.config.show import show
 from octavo.front.server.service import Service
 
 #: Options that hold secrets, or paths of their files.
@@ -20,7 +20,7 @@ _PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "fastapi", "pydantic
 
 
 def collect(service: Service, form: str) -> dict[str, Any]:
-    """``form`` "text": the configuration as `octavo serve --show-config` prints it; "json": as an object."""
+    """``form`` "text": the engine's configuration as `octavo serve --show-config` prints it; "json": as an object."""
     config = service.engine.config
     options = {spec.name: getattr(service.options, spec.name) for spec in fields(service.options)}
     shown = {name: value for name, value in options.items() if name not in _HIDDEN}
