@@ -25,6 +25,7 @@ from octavo.front.tokenizers.base import Tokenizer
 from octavo.outputs import FinishReasonName, PositionLogprobs, RequestMetrics, RequestOutput
 from octavo.params import RequestOutputKind, SamplingParams
 from octavo.wire.reply import FinishReason, Refused, RequestDelta, StepReply
+from octavo.wire.result import NO_TOKEN_ALLOWED
 
 _log = logger(__name__)
 #: Handles travel as int32.
@@ -298,7 +299,7 @@ class Desk:
             if delta.first is not None:
                 self._time_first(group, answer, delta.first)
             if delta.finish == FinishReason.ERROR:
-                group.fail(RequestFailed(delta.error or "the engine could not finish this request"))
+                group.fail(_failure(delta.error))
         if answer.finished:
             self._forget(handle, now)
             return False
@@ -356,6 +357,14 @@ class Desk:
             )
             tell_all(self._on_finished, finished)
         self._note_end(group)
+
+
+def _failure(error: str | None) -> OctavoError:
+    if error == NO_TOKEN_ALLOWED:
+        return BadRequest(
+            "no token is left that may come next: structured_outputs, allowed_token_ids and bad_words leave none"
+        )
+    return RequestFailed(error or "the engine could not finish this request")
 
 
 def tell_all(callbacks: Iterable[Callable[..., object]], *args: object) -> None:

@@ -7,6 +7,9 @@ from msgspec import Struct, field
 
 from octavo.wire.arrays import Floats, Ints, Longs
 
+#: The fault of a row whose grammar and limits, taken together, left no token; its request asked for that.
+NO_TOKEN_ALLOWED = "no token is allowed here"
+
 
 class LogprobArrays(Struct, array_like=True, gc=False):
     """Log-probabilities of N positions, W columns each: column 0 is the chosen token, then the most likely ones.

@@ -65,6 +65,19 @@ def test_a_chat_stream_has_the_log_probabilities_of_the_whole(small):
         assert [top.token for top in one.top_logprobs] == [top.token for top in other.top_logprobs]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("more", [{"structured_outputs": {"regex": "[ab]{5}"}}, {"bad_words": ["x"]}])
+def test_limits_that_leave_no_token_are_the_requests_fault(small, more, stream):
+    (token,) = small.completions.create(
+        model="tiny", prompt="x", max_tokens=1, extra_body={"return_token_ids": True}
+    ).choices[0].prompt_token_ids  # fmt: skip
+    body = {"model": "tiny", "prompt": "the cat", "extra_body": more | {"allowed_token_ids": [token]}}
+    with pytest.raises(openai.APIError, match=r"no token is left|leave none") as caught:
+        for _ in small.completions.create(**body, stream=stream):
+            pass
+    assert caught.value.body["code"] == 400
+
+
 def test_neighbours_change_nothing(small):
     prompts = [[4 + (index * 7 + step) % 250 for step in range(5 + index)] for index in range(12)]
     ask = {"model": "tiny", "max_tokens": 12, "seed": 7, "extra_body": {"ignore_eos": True, "return_token_ids": True}}

@@ -17,9 +17,9 @@ from octavo.common.math import next_power_of_two
 from octavo.device.kernels.publish import NO_TOKEN, NOT_A_NUMBER, SILENT, TAGS, store_words, words
 from octavo.device.platforms.base import Platform
 from octavo.errors import EngineDead
-from octavo.wire.result import StepExtras, StepResult
+from octavo.wire.result import NO_TOKEN_ALLOWED, StepExtras, StepResult
 
-FAULTS = {NOT_A_NUMBER: "the model gave logits that are not numbers", NO_TOKEN: "no token is allowed here"}
+FAULTS = {NOT_A_NUMBER: "the model gave logits that are not numbers", NO_TOKEN: NO_TOKEN_ALLOWED}
 #: Seconds that a ticket looks without a pause, and those of a pause after that.
 SPIN, PAUSE = 100e-6, 20e-6
 

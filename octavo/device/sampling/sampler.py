@@ -25,7 +25,7 @@ from octavo.device.sampling.shape import MinP, Temperature, TopKP
 from octavo.device.sampling.stage import Drawing, Rows, Stage
 from octavo.wire.arrays import Ints
 from octavo.wire.plan import NewRow
-from octavo.wire.result import LogprobArrays
+from octavo.wire.result import NO_TOKEN_ALLOWED, LogprobArrays
 
 #: Beyond any request's length.
 _FAR = np.array([np.iinfo(np.int32).max], np.int32)
@@ -242,9 +242,7 @@ class Sampler:
     def _explain(scores: Tensor, good: Tensor) -> dict[int, str]:
         values = scores.tolist()
         return {
-            row: "no token is allowed here"
-            if values[row] == float("-inf")
-            else "the model gave logits that are not numbers"
+            row: NO_TOKEN_ALLOWED if values[row] == float("-inf") else "the model gave logits that are not numbers"
             for row, sound in enumerate(good.tolist())
             if not sound
         }
