@@ -78,6 +78,10 @@ def parser() -> Parser:
     front.add_argument("--chat", action="store_true", help="use the chat route")
     front.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
 
+    parsers = kinds.add_parser("parsers", help="64 kB of one argument through every chat format's parser")
+    parsers.add_argument("--repeats", type=int, default=3, help="runs of each (3)")
+    parsers.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
+
     soak = kinds.add_parser("soak", help="many short requests, some given up, and faults; what is left afterwards")
     soak.add_argument("--num-prompts", type=int, default=100_000, help="requests (100000)")
     soak.add_argument("--connections", type=int, default=64, help="connections (64)")
@@ -101,7 +105,7 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run a benchmark; the exit status, 1 where requests failed. Raises ``ConfigError`` for what cannot be run."""
     args = parser().parse_args(argv)
-    kinds = (_throughput, _latency, _startup, _serve, _front, _soak, _grammar)
+    kinds = (_throughput, _latency, _startup, _serve, _front, _soak, _grammar, _parsers)
     run = {kind.__name__[1:]: kind for kind in kinds}[args.kind]
     from octavo.bench import report
 
@@ -220,5 +224,15 @@ def _grammar(args: Namespace) -> list[dict[str, Any]]:
     load = GrammarLoad(model=args.model, backend=args.backend, walks=args.walks, tokens=args.tokens)
     records = grammar(load)
     print("\n".join(json.dumps(one) for one in records))
+    print(report.table(records, columns))
+    return records
+
+
+def _parsers(args: Namespace) -> list[dict[str, Any]]:
+    from octavo.bench import report
+    from octavo.bench.parsers import COLUMNS as columns
+    from octavo.bench.parsers import parsers
+
+    records = parsers(args.repeats)
     print(report.table(records, columns))
     return records

@@ -1,5 +1,6 @@
-"""`octavo bench front` and `soak`: small runs tell what they should."""
+"""`octavo bench front`, `soak` and `parsers`: small runs tell what they should."""
 
+from octavo.bench import parsers
 from octavo.bench.front import FrontLoad, front
 from octavo.bench.soak import SoakLoad, soak
 
@@ -17,3 +18,9 @@ def test_a_small_soak_leaves_nothing():
     assert record["balanced"]
     assert record["at_rest"]
     assert record["ended"]["aborted"] > 0
+
+
+def test_every_format_streams_a_long_argument(monkeypatch):
+    monkeypatch.setattr(parsers, "SIZE", 2000)
+    records = parsers.parsers(repeats=1)
+    assert {"parser hermes", "parser gemma4", "parser mistral"} <= {record["workload"] for record in records}
