@@ -211,6 +211,7 @@ def test_values_out_of_range(server, more, param):
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
         ({"chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs"),
         ({"add_generation_prompt": True, "continue_final_message": True}, "continue_final_message"),
+        ({"continue_final_message": True}, "continue_final_message"),  # the last message is the user's
         ({"reasoning_effort": "huge"}, "reasoning_effort"),
     ],
 )

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from octavo.errors import BadRequest, Unsupported
+from octavo.front.server import ignored
 from octavo.front.server.anthropic.schema import Block, Content, CountBody, MessageIn, MessagesBody, Tool
 from octavo.front.server.openai.derived import refuse
 
@@ -47,6 +48,7 @@ def chat_fields(body: CountBody) -> dict[str, Any]:
     given = body.model_extra or {}
     for name, harmless in _HARMLESS.items():
         refuse(given.get(name), name, harmless)
+    ignored.tell(given, _HARMLESS)
     messages = _messages(body.system, body.messages)
     found: dict[str, Any] = {"model": body.model, "messages": messages, **_tools(body), **_thinking(body)}
     if messages[-1]["role"] == "assistant":

@@ -1,4 +1,4 @@
-"""GET /v1/models."""
+"""GET /v1/models. ``root`` is the first served name, never a path: answers tell nothing of this machine's files."""
 
 from fastapi import APIRouter
 

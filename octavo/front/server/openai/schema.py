@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from octavo.errors import Unsupported
+from octavo.front.server import ignored
 from octavo.front.server.options import MAX_PROMPTS, NAME
 from octavo.params import MAX_BIAS
 
@@ -99,11 +100,12 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, protected_namespaces=())
 
     def refuse_unsupported(self) -> None:
-        """Raises ``Unsupported`` for a field that asks for what this server does not do."""
+        """Raises ``Unsupported`` for a field that asks for what this server does not do; logs those nobody knows."""
         for name, value in (self.model_extra or {}).items():
             if name in REFUSED and not REFUSED[name](value):
                 instead = f"; structured_outputs takes it, as {name[7:]}" if name.startswith("guided_") else ""
                 raise Unsupported(f"{name} is not supported by this server{instead}", name)
+        ignored.tell(self.model_extra, REFUSED)
 
 
 class Answer(BaseModel):

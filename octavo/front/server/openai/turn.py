@@ -39,6 +39,12 @@ async def render(service: Service, body: ChatFields, request: Request) -> list[i
     shown = body.tools if choice.mode != "none" or not options.hide_unused_tools else None
     more = template_kwargs(service, body)
     continues = bool(body.continue_final_message)
+    if continues and body.add_generation_prompt is None and body.messages[-1].role != "assistant":
+        raise BadRequest(
+            f"continue_final_message goes on with the assistant's message, but the last is of role "
+            f"{body.messages[-1].role[:40]!r}; to go on with that, set add_generation_prompt to false",
+            "continue_final_message",
+        )
     generation = not continues if body.add_generation_prompt is None else body.add_generation_prompt
     return await service.render_chat(
         len(await request.body()),

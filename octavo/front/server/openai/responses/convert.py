@@ -7,6 +7,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from octavo.errors import BadRequest, Unsupported
+from octavo.front.server import ignored
 from octavo.front.server.openai.derived import refuse
 from octavo.front.server.openai.responses.schema import (
     CallItem,
@@ -64,6 +65,7 @@ def check(body: ResponsesBody) -> None:
     given = body.model_extra or {}
     for name, harmless in _HARMLESS.items():
         refuse(given.get(name), name, harmless)
+    ignored.tell(given, _HARMLESS)
     if body.stream_options is not None and not body.stream:
         raise BadRequest("stream_options needs stream", "stream_options")
     if body.top_logprobs and LOGPROBS not in (body.include or ()):
