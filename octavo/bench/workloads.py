@@ -109,6 +109,22 @@ REPEAT = [
     for rows in (1, 8)
 ]
 
+#: Requests that run at once where nobody says how many.
+_RUNNING = 256
+
+
+def fixed(requests: int, length: int, out: int) -> Workload:
+    """Prompts of one length, answers of one length; ``--max-num-seqs`` says how many run at once."""
+    return Workload(
+        name=f"{requests}x{length}+{out}",
+        about=f"{requests} requests, {length} in, {out} out",
+        requests=requests,
+        inputs=(length, length),
+        outputs=(out, out),
+        running=min(requests, _RUNNING),
+    )
+
+
 WORKLOADS = {work.name: work for work in (*CPU, *GPU, *REPEAT)}
 
 

@@ -1,7 +1,7 @@
 """`octavo bench throughput | latency | serve | startup`: measure, print a table, keep a record."""
 
 import json
-from argparse import Namespace
+from argparse import SUPPRESS, Namespace
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
@@ -43,7 +43,14 @@ def parser() -> Parser:
     kinds = main.add_subparsers(dest="kind", metavar="KIND", required=True, parser_class=Parser)
 
     throughput = kinds.add_parser("throughput", help="offline workloads, each in a process of its own")
-    throughput.add_argument("--workload", nargs="+", default=["cpu"], help="names, or cpu, gpu, all (cpu)")
+    throughput.add_argument("--workload", nargs="+", help="names, or cpu, gpu, all (cpu)")
+    own = throughput.add_argument_group("a workload of fixed lengths, instead of --workload")
+    own.add_argument("--input-len", "--random-input-len", dest="input_len", type=int, help="prompt tokens")
+    own.add_argument("--output-len", "--random-output-len", dest="output_len", type=int, help="tokens to make")
+    own.add_argument("--num-prompts", type=int, help="requests (1000)")
+    # Scripts for vLLM say what is so here anyway.
+    throughput.add_argument("--dataset-name", choices=("random",), metavar="dataset", help=SUPPRESS)
+    throughput.add_argument("--backend", choices=("vllm",), metavar="backend", help=SUPPRESS)
     throughput.add_argument("--repeats", type=int, default=3, help="runs of each; the best and the median count (3)")
     throughput.add_argument(
         "--one-engine", action="store_true", help="all workloads in one engine: a start less for each"
@@ -96,7 +103,8 @@ def parser() -> Parser:
     grammar.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
 
     for one in (throughput, latency, startup, serve):
-        one.add_argument("--seed-prompts", type=int, default=0, help="seed of prompts and lengths (0)")
+        seed = ("--seed-prompts", "--seed") if one is serve else ("--seed-prompts",)  # the others' engines have one
+        one.add_argument(*seed, type=int, default=0, help="seed of prompts and lengths (0)")
         one.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
         one.add_argument("--label", help="name of the model in the records (its own)")
     return main
@@ -138,7 +146,7 @@ def _throughput(args: Namespace) -> list[dict[str, Any]]:
         print(report.table([vars(one) for one in workloads.WORKLOADS.values()], ["name", "about", "temperature"]))
         return []
     engine, label = _engine(args)
-    works = [replace(work, seed=args.seed_prompts) for work in workloads.pick(args.workload)]
+    works = [replace(work, seed=args.seed_prompts) for work in _workloads(args)]
     records = []
     groups = [[work] for work in works]
     if args.structured:
@@ -152,6 +160,18 @@ def _throughput(args: Namespace) -> list[dict[str, Any]]:
     print(report.machine())
     print(report.table(records, COLUMNS))
     return records
+
+
+def _workloads(args: Namespace) -> Sequence[Any]:
+    from octavo.bench import workloads
+
+    if args.input_len is args.output_len is args.num_prompts is None:
+        return workloads.pick(args.workload or ["cpu"])
+    if args.workload:
+        raise ConfigError("--workload names its own lengths: leave --input-len, --output-len and --num-prompts out")
+    if args.input_len is None or args.output_len is None:
+        raise ConfigError("a workload of fixed lengths needs both of --input-len and --output-len")
+    return [workloads.fixed(args.num_prompts or 1000, args.input_len, args.output_len)]
 
 
 def _latency(args: Namespace) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from argparse import Namespace
+from argparse import SUPPRESS, Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,8 @@ def add(kinds: Any) -> Parser:
     load.add_argument("--max-concurrency", type=int, help=f"most requests at once ({CONCURRENCY}; with a rate: any)")
     load.add_argument("--request-rate", type=float, default=math.inf, help="requests a second (inf: no pause)")
     load.add_argument("--burstiness", type=float, default=1.0, help="under 1 in bursts, over 1 evener (1: Poisson)")
-    load.add_argument("--random-input-len", type=int, default=512, help="prompt tokens (512)")
-    load.add_argument("--random-output-len", type=int, default=128, help="tokens to make (128)")
+    load.add_argument("--random-input-len", "--input-len", type=int, default=512, help="prompt tokens (512)")
+    load.add_argument("--random-output-len", "--output-len", type=int, default=128, help="tokens to make (128)")
     load.add_argument("--random-prefix-len", type=int, default=0, help="prompt tokens before them that all share (0)")
     load.add_argument("--random-range-ratio", type=float, default=0.0, help="lengths vary by this share (0)")
     load.add_argument("--random-vocab-size", type=int, default=20_000, help="ids of prompts lie under it (20000)")
@@ -44,6 +44,9 @@ def add(kinds: Any) -> Parser:
     load.add_argument("--extra-body", metavar="JSON", help="more fields of each request")
     load.add_argument("--num-warmups", type=int, default=0, help="requests before, which do not count (0)")
     load.add_argument("--processes", type=int, default=4, help="client processes (4)")
+    # Scripts for vLLM say what is so here anyway.
+    load.add_argument("--dataset-name", choices=("random",), metavar="dataset", help=SUPPRESS)
+    load.add_argument("--ignore-eos", action="store_true", help=SUPPRESS)
     told = serve.add_argument_group("result")
     told.add_argument(
         "--percentile-metrics", default="ttft,tpot,itl,e2el", metavar="LIST", help="metrics to print (all)"

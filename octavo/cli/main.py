@@ -18,6 +18,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("octavo.cli.bench", "measure throughput, latency, start-up or a running server"),
     "env": ("octavo.cli.env", "what this machine has, and which backends octavo would use"),
 }
+#: vLLM's names of commands -> ours.
+ALIASES = {"collect-env": "env"}
 
 
 def usage() -> str:
@@ -42,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(usage(), file=sys.stderr)
         return 2
     name, *rest = words
+    name = ALIASES.get(name, name)
     if name in ("-h", "--help", "help"):
         print(usage())
         return 0

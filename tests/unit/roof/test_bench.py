@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from octavo.bench import report
+from octavo.bench import offline, report
 from octavo.bench.workloads import CPU, GPU, WORKLOADS, pick
 from octavo.cli.main import main
 from octavo.errors import ConfigError
@@ -47,6 +47,9 @@ def test_what_cannot_be_run_is_told_in_a_sentence(capsys, tmp_path):
     for words, said in (
         (["throughput", "--workload", "c1", "--output-json", str(tmp_path / "no" / "x")], "cannot be written"),
         (["throughput", "--repeats", "0"], "--repeats must be at least 1, got 0"),
+        (["throughput", "--workload", "c1", "--input-len", "3"], "leave --input-len"),
+        (["throughput", "--input-len", "3"], "needs both of --input-len and --output-len"),
+        (["throughput", "--input-len", "3", "--output-len", "0"], "--output-len must be at least 1, got 0"),
         (["serve", "--request-rate", "-3"], "--request-rate must be at least 0, got -3"),
         (["serve", "--base-url", "nowhere"], "no server answers at nowhere"),
         (["serve", "--base-url", "nowhere", "--port", "3"], "leave --host and --port out"),
@@ -85,3 +88,23 @@ def test_a_record_does_not_hold_the_key(monkeypatch):
         command = report.record()["command"]
         assert "hush" not in command
         assert command.endswith("... --chat")
+
+
+def test_a_workload_of_vllms_flags(monkeypatch, capsys):
+    seen = []
+    monkeypatch.setattr(offline, "throughput", lambda works, *rest: seen.append((works, *rest)) or [])
+    words = "--backend vllm --dataset-name random --input-len 8 --output-len 3 --num-prompts 5 --max-num-seqs 2"
+    assert main(["bench", "throughput", *words.split(), "--tensor-parallel-size", "1"]) == 0
+    [([work], engine, _, _)] = seen
+    assert engine == {"max_num_seqs": 2}
+    assert [(len(ids), out) for ids, out in work.make(100)] == [(8, 3)] * 5
+    shown = ""
+    for kind in ("throughput", "serve"):
+        with pytest.raises(SystemExit):
+            main(["bench", kind, "--help"])
+        shown += capsys.readouterr().out
+        with pytest.raises(SystemExit):
+            main(["bench", kind, "--dataset-name", "sharegpt"])
+        assert "unknown dataset 'sharegpt'; known: random" in capsys.readouterr().err
+    assert "--dataset-name" not in shown
+    assert "--ignore-eos" not in shown

@@ -210,7 +210,8 @@ def test_a_sweep_end_to_end(tmp_path, capsys):
     Handler.bodies.clear()
     with listening() as url:
         words = [
-            "--base-url", url, "--num-prompts", "5", "--sweep", "1,2", "--random-input-len", "4", "--random-output-len",
+            "--backend", "vllm", "--dataset-name", "random", "--ignore-eos", "--seed", "3",
+            "--base-url", url, "--num-prompts", "5", "--sweep", "1,2", "--input-len", "4", "--random-output-len",
             "3", "--random-prefix-len", "2", "--random-vocab-size", "50", "--num-warmups", "1", "--processes", "1",
             "--extra-body", '{"top_k": 7}', "--header", "X-Extra=yes", "--plot", str(tmp_path / "x.svg"),
             "--save-detailed", "--result-dir", str(tmp_path), "--result-filename", "x.json", "--output-json",

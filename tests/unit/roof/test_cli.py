@@ -93,3 +93,9 @@ def test_the_command_line_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_vllms_name_of_env(capsys):
+    assert main(["collect-env", "--device", "tpu"]) == 0
+    assert "unknown platform 'tpu'" in (said := capsys.readouterr().out)
+    assert "known: cpu, cuda" in said
