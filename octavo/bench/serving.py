@@ -10,11 +10,12 @@ import multiprocessing
 import random
 import threading
 import time
+import urllib.error
 import urllib.request
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from octavo.common.client import bearer
+from octavo.common.client import FAILURES, Identity, bearer, fetch, reason
 from octavo.errors import ConfigError, EngineDead
 
 #: Ids under this one are often special tokens: random prompts leave them out where the vocabulary allows.
@@ -46,6 +47,7 @@ class Load:
     processes: int = 4
     warmups: int = 0
     key: str | None = None
+    who: Identity | None = None
     chat: bool = False
     endpoint: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
@@ -82,15 +84,16 @@ class Answer:
         return sum(self.itl) / (self.tokens - 1) if self.ttft is not None and self.itl and self.tokens > 1 else None
 
 
-def models(url: str, key: str | None) -> list[str]:
+def models(url: str, key: str | None, who: Identity | None = None) -> list[str]:
     """The server's model names. Raises ConfigError where it cannot be reached or has none."""
     address = url.rstrip("/").removesuffix("/v1") + "/v1/models"
     try:
         request = urllib.request.Request(address, headers=bearer(key))
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with fetch(request, 10, who) as answer:
             names = [one["id"] for one in json.load(answer)["data"]]
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"no server answers at {address}: {error}") from None
+    except (*FAILURES, ValueError, KeyError) as error:
+        why = str(error) if isinstance(error, urllib.error.HTTPError) else reason(error)
+        raise ConfigError(f"no server answers at {address}: {why}") from None
     if not names:
         raise ConfigError(f"the server at {address} has no model")
     return names
@@ -103,14 +106,14 @@ def speculation(load: Load) -> dict[str, float]:
     found: dict[str, float] = {}
     try:
         request = urllib.request.Request(load.base + "/metrics", headers=bearer(load.key))
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with fetch(request, 10, load.who) as answer:
             for family in text_string_to_metric_families(answer.read().decode()):
                 for sample in family.samples if family.name.startswith("vllm:spec_decode_") else ():
                     name = sample.name.removeprefix("vllm:spec_decode_").removesuffix("_total")
                     if not name.endswith("_created"):
                         name += f":{sample.labels['position']}" if "position" in sample.labels else ""
                         found[name] = found.get(name, 0.0) + sample.value
-    except (OSError, ValueError):
+    except (*FAILURES, ValueError):
         return {}
     return found
 
@@ -177,7 +180,7 @@ async def _drive(load: Load, index: int, count: int, barrier: Any) -> list[Answe
     url = load.base + load.path
     barrier.wait(60)
     options: dict[str, Any] = {
-        "connector": aiohttp.TCPConnector(limit=0),
+        "connector": aiohttp.TCPConnector(limit=0, ssl=True if load.who is None else load.who.context()),
         "timeout": aiohttp.ClientTimeout(total=load.timeout),
     }
     async with aiohttp.ClientSession(headers=headers, **options) as session:

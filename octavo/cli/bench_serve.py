@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from octavo.common.client import add_tls_flags, identity
+from octavo.config import env
 from octavo.config.cli import Parser
 from octavo.errors import ConfigError
 
@@ -29,6 +31,7 @@ def add(kinds: Any) -> Parser:
     where.add_argument("--chat", action="store_true", help="the same as --backend openai-chat")
     where.add_argument("--model", help="name for the server (its first model)")
     where.add_argument("--api-key", help="key for the server (OCTAVO_API_KEY)")
+    add_tls_flags(where)
     where.add_argument("--header", nargs="+", default=[], metavar="NAME=VALUE", help="headers of each request")
     load = serve.add_argument_group("load")
     load.add_argument("--num-prompts", type=int, default=128, help="requests (128)")
@@ -68,7 +71,6 @@ def run(args: Namespace) -> list[dict[str, Any]]:
     """The records, one a point of the sweep. Raises ``ConfigError`` for what cannot be run."""
     from octavo.bench import plot, report, result
     from octavo.bench.serving import models, serve, speculation
-    from octavo.config import env
 
     metrics, quantiles = result.metric_names(args.percentile_metrics), result.percentiles(args.metric_percentiles)
     goal, metadata = result.goals(args.goodput), _pairs(args.metadata, "--metadata")
@@ -76,7 +78,7 @@ def run(args: Namespace) -> list[dict[str, Any]]:
     key = args.api_key or env.read("OCTAVO_API_KEY")
     load = _load(args, key)
     points = _points(args)
-    load = replace(load, model=args.model or models(load.url, key)[0])
+    load = replace(load, model=args.model or models(load.url, key, load.who)[0])
     records, saved = [], []
     for at, (label, change) in enumerate(points):
         # Other prompts for each, or the server's prefix cache would know them.
@@ -121,8 +123,10 @@ def _load(args: Namespace, key: str | None) -> Any:
         raise ConfigError(f"--extra-body is not valid JSON: {error}") from None
     if not isinstance(extra, dict):
         raise ConfigError("--extra-body must be a JSON object")
+    scheme = "https" if args.ssl_ca_certs or args.ssl_certfile or args.ssl_keyfile else "http"
+    url = args.base_url or f"{scheme}://{args.host or '127.0.0.1'}:{args.port or 8000}"
     return Load(
-        url=args.base_url or f"http://{args.host or '127.0.0.1'}:{args.port or 8000}",
+        url=url,
         model=args.model or "",
         label=args.label,
         requests=args.num_prompts,
@@ -139,6 +143,7 @@ def _load(args: Namespace, key: str | None) -> Any:
         processes=args.processes,
         warmups=args.num_warmups,
         key=key,
+        who=identity(args, url, env.read("OCTAVO_SSL_KEYFILE_PASSWORD")),
         chat=args.chat or args.backend == "openai-chat",
         endpoint=args.endpoint,
         headers=_pairs(args.header, "--header"),

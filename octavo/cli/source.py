@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+from octavo.cli.terminal import waiting
 from octavo.common import log
-from octavo.common.client import bearer
+from octavo.common.client import FAILURES, Identity, add_tls_flags, bearer, fetch, identity, reason
 from octavo.config import env
 from octavo.config.args import EngineArgs
 from octavo.config.cli import Parser, add_flags, ask
@@ -65,6 +66,7 @@ def add_source_flags(parser: Parser) -> None:
     parser.add_argument("--url", metavar="URL", help="a running server instead, as http://localhost:8000")
     parser.add_argument("--model-name", metavar="NAME", help="the server's name of the model (its first)")
     parser.add_argument("--api-key", metavar="KEY", help="key for the server (OCTAVO_API_KEY)")
+    add_tls_flags(parser)
     parser.add_argument("-q", "--quick", metavar="TEXT", help="answer this one text and end")
     parser.add_argument("--stats", action="store_true", help="tell time to first token and tokens per second")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="longest answer")
@@ -75,10 +77,14 @@ def add_source_flags(parser: Parser) -> None:
 def open_source(parsed: Namespace) -> Source:
     """What the flags ask for. Raises ``ConfigError``."""
     if parsed.url is None:
+        for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
+            if getattr(parsed, name) is not None:
+                raise ConfigError(f"--{name.replace('_', '-')} is for a server: it needs --url")
         return Local(ask(EngineArgs, parsed))
     if parsed.model is not None:
         raise ConfigError("a server at --url has its own model: name it with --model-name, or leave --url out")
-    return Remote(parsed.url, parsed.api_key or env.read("OCTAVO_API_KEY"), parsed.model_name)
+    who = identity(parsed, parsed.url, env.read("OCTAVO_SSL_KEYFILE_PASSWORD"))
+    return Remote(parsed.url, parsed.api_key or env.read("OCTAVO_API_KEY"), parsed.model_name, who)
 
 
 def sampling(parsed: Namespace) -> dict[str, Any]:
@@ -127,7 +133,8 @@ class Stopwatch:
 class Remote:
     """A server that speaks OpenAI's API. ``url`` may end in /v1. Raises ``ConfigError`` where nobody answers."""
 
-    def __init__(self, url: str, key: str | None, model: str | None):
+    def __init__(self, url: str, key: str | None, model: str | None, who: Identity | None = None):
+        self._who = who
         self._url = url.rstrip("/").removesuffix("/v1")
         if not self._url.startswith(("http://", "https://")):
             raise ConfigError(f"--url {url!r} must begin with http:// or https://")
@@ -163,7 +170,7 @@ class Remote:
     def _stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         self.usage = None
         with self._open(path, {"model": self._model, "stream": True, **body}) as answer:
-            for line in answer:
+            for line in _lines(answer):
                 if not line.startswith(b"data: ") or line.strip() == b"data: [DONE]":
                     continue
                 chunk = json.loads(line[6:])
@@ -178,23 +185,24 @@ class Remote:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data, self._headers)
         try:
-            return urllib.request.urlopen(request, timeout=PATIENCE)
+            return fetch(request, PATIENCE, self._who)
         except urllib.error.HTTPError as error:
             raise RequestError(_reason(error)) from None
-        except (urllib.error.URLError, OSError) as error:
-            raise ConfigError(f"no server answers at {self._url}: {getattr(error, 'reason', error)}") from None
+        except FAILURES as error:
+            raise ConfigError(f"no server answers at {self._url}: {reason(error)}") from None
 
 
 class Local:
     """An engine in this process. Raises ``ConfigError`` where it cannot start."""
 
     def __init__(self, args: EngineArgs):
-        from octavo.async_llm import AsyncLLM
-        from octavo.config.resolve import resolve
-
         log.setup(env.read("OCTAVO_LOG_LEVEL") or "WARNING")
         self._loop = asyncio.new_event_loop()
-        self._llm = AsyncLLM.from_config(resolve(args), inline=True)
+        with waiting(f"loading {args.model or 'the embedded model'} ..."):
+            from octavo.async_llm import AsyncLLM
+            from octavo.config.resolve import resolve
+
+            self._llm = AsyncLLM.from_config(resolve(args), inline=True)
         self._format = self._parser()
         self.usage: Usage | None = None
 
@@ -244,6 +252,14 @@ def _pieces(events: "Iterable[Event]") -> Iterator[Piece]:
 
 async def _next(outputs: AsyncIterator[RequestOutput]) -> RequestOutput | None:
     return await anext(outputs, None)
+
+
+def _lines(answer: Iterable[bytes]) -> Iterator[bytes]:
+    """Raises ``RequestFailed`` where the rest does not come."""
+    try:
+        yield from answer
+    except FAILURES as error:
+        raise RequestFailed(f"the answer broke off: {reason(error)}") from None
 
 
 def _reason(error: urllib.error.HTTPError) -> str:

@@ -25,6 +25,19 @@ def bold(text: str) -> str:
     return f"\x1b[1m{text}\x1b[0m" if colours() else text
 
 
+@contextlib.contextmanager
+def waiting(text: str) -> Iterator[None]:
+    """``text`` on standard error until the body is done, then wiped away; nothing where that is no terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    print(text, end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        print("\n" if os.environ.get("TERM") == "dumb" else "\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
 class History:
     """Lines that were typed, kept for the next time in a file that only this user reads; nothing where none can be."""
 

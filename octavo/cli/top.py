@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from octavo.cli.terminal import bold, dim
-from octavo.common.client import bearer
+from octavo.common.client import FAILURES, Identity, add_tls_flags, bearer, fetch, identity, reason
 from octavo.config import env
 from octavo.config.cli import Parser
 from octavo.errors import ConfigError
@@ -42,6 +42,7 @@ def parser() -> Parser:
         "url", metavar="URL", nargs="?", default="http://127.0.0.1:8000", help="the server (http://127.0.0.1:8000)"
     )
     found.add_argument("--api-key", metavar="KEY", help="key for the server (OCTAVO_API_KEY)")
+    add_tls_flags(found)
     found.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between two looks (2)")
     found.add_argument("--once", action="store_true", help="print it once, over one interval, and end")
     return found
@@ -55,10 +56,11 @@ def main(argv: Sequence[str]) -> int:
     if not args.url.startswith(("http://", "https://")):
         raise ConfigError(f"the server {args.url!r} must begin with http:// or https://")
     url, key = args.url.rstrip("/").removesuffix("/v1"), args.api_key or env.read("OCTAVO_API_KEY")
-    looks: deque[Look] = deque([look(url, key)], maxlen=SPAN + 1)
+    who = identity(args, url, env.read("OCTAVO_SSL_KEYFILE_PASSWORD"))
+    looks: deque[Look] = deque([look(url, key, who)], maxlen=SPAN + 1)
     if args.once:
         time.sleep(args.interval)
-        looks.append(look(url, key))
+        looks.append(look(url, key, who))
         print("\n".join(picture(looks, url)))
         return 0
     with _screen() as wait:
@@ -68,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
             if wait(args.interval):
                 return 0
             try:
-                looks.append(look(url, key))
+                looks.append(look(url, key, who))
                 trouble = ""
             except ConfigError as error:
                 trouble = f"{error}; still trying"
@@ -92,17 +94,17 @@ class Look:
     latencies: dict[str, Buckets] = field(default_factory=dict)
 
 
-def look(url: str, key: str | None) -> Look:
+def look(url: str, key: str | None, who: Identity | None = None) -> Look:
     """Ask the server. Raises ``ConfigError`` in a sentence where it does not tell."""
     request = urllib.request.Request(url + "/metrics", headers=bearer(key))
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        with fetch(request, PATIENCE, who) as answer:
             text = answer.read(LONGEST).decode()
     except urllib.error.HTTPError as error:
         wants = "it wants a key (--api-key)" if error.code == 401 else f"it says {error.code} {error.reason}"
         raise ConfigError(f"the server at {url} does not tell its metrics: {wants}") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"no server answers at {url}: {getattr(error, 'reason', error)}") from None
+    except (*FAILURES, ValueError) as error:
+        raise ConfigError(f"no server answers at {url}: {reason(error)}") from None
     return read(text, time.monotonic())
 
 

@@ -11,7 +11,7 @@ VARIABLES: dict[str, str] = {
     "OCTAVO_COMMIT": "commit that `octavo bench` names in its records where octavo runs from no checkout",
     "OCTAVO_LOG_FORMAT": "of the log: text or json",
     "OCTAVO_LOG_LEVEL": "least important lines to show: debug, info, warning or error",
-    "OCTAVO_SSL_KEYFILE_PASSWORD": "passphrase of --ssl-keyfile; the flags win over it",
+    "OCTAVO_SSL_KEYFILE_PASSWORD": "passphrase of --ssl-keyfile, a server's or a client's; the flags win over it",
     "VLLM_API_KEY": "as OCTAVO_API_KEY, which wins over it",
 }
 #: Of variables that octavo or its libraries read.

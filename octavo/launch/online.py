@@ -16,7 +16,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from octavo.common import log
 from octavo.common.argv import hide
@@ -73,6 +73,7 @@ def serve(args: ServeArgs, worker: str = WORKER) -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     client = ProcessClient(config)
     try:
+        launched = time.monotonic()
         client.launch()
         # The engine is on its way; what this process needs is imported and read beside it.
         import octavo.front.server.app  # noqa: F401
@@ -81,7 +82,7 @@ def serve(args: ServeArgs, worker: str = WORKER) -> int:
         tokenizer, chat = front_of(config)
         format_of(tokenizer, chat, options)  # two parsers that do not go together are told before the model is loaded
         ready = client.start()
-        house = _House(args, config, options, listener, begin)
+        house = _House(args, config, options, listener, Clock(begin, launched, time.monotonic(), ready.phases))
         with _runner() as runner:
             return runner.run(house.serve(client, tokenizer, chat, ready))
     except KeyboardInterrupt:
@@ -114,17 +115,34 @@ def _runner() -> asyncio.Runner:
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
+class Clock(NamedTuple):
+    """Of a start, on the monotonic clock: when it began, when the engine's process was started, when that could serve.
+    ``engine``: seconds of the phases that it tells of."""
+
+    begin: float
+    launched: float
+    up: float
+    engine: dict[str, float]
+
+    def phases(self, now: float) -> dict[str, float]:
+        """Where all seconds until ``now`` went. What the engine does not tell of is the start of its process, and
+        imports: its own, or this process's, which run beside them."""
+        rest = max(0.0, self.up - self.launched - sum(self.engine.values()))
+        checks, server = self.launched - self.begin, now - self.up
+        return {"checks": checks, "process and imports": rest, **self.engine, "server": server}
+
+
 class _House:
     """A running server: engine, application, signals, and how it all ends."""
 
     def __init__(
-        self, args: ServeArgs, config: EngineConfig, options: "Options", listener: socket.socket, begin: float
+        self, args: ServeArgs, config: EngineConfig, options: "Options", listener: socket.socket, clock: Clock
     ):
         self.args = args
         self.config = config
         self.options = options
         self.listener = listener
-        self.begin = begin
+        self.clock = clock
         self.status = 0
         self._grace = args.shutdown_timeout or 0.0
         self._ending: asyncio.Task | None = None
@@ -191,11 +209,12 @@ class _House:
         return found
 
     def _announce(self, ready: "Ready") -> None:
-        phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in ready.phases.items())
+        phases = self.clock.phases(time.monotonic())
+        told = ", ".join(f"{name} {seconds:.1f}" for name, seconds in phases.items())
         try:
             print(
                 f"octavo serves {self.config.text.served_names[0]} at {self._url()} (ready in "
-                f"{time.monotonic() - self.begin:.1f} s: {phases}; longest request {ready.max_model_len} tokens)",
+                f"{sum(phases.values()):.1f} s: {told}; longest request {ready.max_model_len} tokens)",
                 flush=True,
             )
         except OSError as error:  # a full disk, or nobody who reads: no reason not to serve

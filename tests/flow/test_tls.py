@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from octavo.cli.main import main
 from octavo.testing.certificates import PASSPHRASE, Papers
 from octavo.testing.served import Served, fake_model
 
@@ -69,6 +70,55 @@ def test_others_do_not_get_as_far_as_a_request(server, papers, who):
         client.minimum_version = client.maximum_version = ssl.TLSVersion.TLSv1_1
     with pytest.raises((ssl.SSLError, ConnectionError, http.client.RemoteDisconnected)):
         ask(server, client, "/health")
+
+
+@pytest.fixture(scope="module")
+def client(papers):
+    """Flags of a client whom the server takes."""
+    mine = papers.authority.issue_cert("client@example.org")
+    cert = papers.file("client.pem", *[blob.bytes() for blob in mine.cert_chain_pems])
+    key = papers.file("client.key", mine.private_key_pem.bytes())
+    return ["--ssl-ca-certs", papers.ca, "--ssl-certfile", cert, "--ssl-keyfile", key, "--api-key", KEY]
+
+
+COMMANDS = {
+    "top": (["top"], ["--once", "--interval", "0.1"]),
+    "chat": (["chat", "--url"], ["-q", "a", "--max-tokens", "3"]),
+    "complete": (["complete", "--url"], ["-q", "a", "--max-tokens", "3"]),
+    "bench": (
+        ["bench", "serve", "--base-url"],
+        ["--num-prompts", "2", "--processes", "1", "--random-vocab-size", "300", "--random-input-len", "4"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_our_own_clients_show_a_certificate(server, client, capsys, name):
+    before, after = COMMANDS[name]
+    assert main([*before, server.url, *client, *after]) == 0
+    said = capsys.readouterr()
+    assert said.out.strip()
+    assert name != "bench" or "Failed requests:                         0" in said.out, said.out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_our_own_clients_say_what_they_lack(server, papers, client, capsys, name):
+    before, after = COMMANDS[name]
+    for flags, words in (
+        (["--api-key", KEY], "its certificate is not trusted"),
+        (["--ssl-ca-certs", papers.ca], "no server answers"),
+        (["--ssl-ca-certs", "/nope"], "--ssl-ca-certs: /nope cannot be read"),
+        (["--ssl-ca-certs", papers.key], "holds no certificate in PEM"),
+        (["--ssl-certfile", papers.cert, "--ssl-keyfile", papers.locked], "needs a passphrase"),
+        (["--ssl-certfile", papers.cert, "--ssl-keyfile", papers.foreign], "no certificate with its private key"),
+        (["--ssl-keyfile", papers.key], "--ssl-keyfile needs --ssl-certfile"),
+    ):
+        assert main([*before, server.url, *flags, *after]) == 1
+        said = capsys.readouterr().err
+        assert words in said
+        assert said.count("\n") == 1
+    assert main([*before, server.url.replace("https", "http"), *client, *after]) == 1
+    assert "--ssl-ca-certs needs a server at https://" in capsys.readouterr().err
 
 
 def test_plain_and_silent_connections_hold_up_nobody(server, papers):

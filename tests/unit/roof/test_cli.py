@@ -1,12 +1,17 @@
 """The command line: finds its way quickly, and fails in a sentence."""
 
+import io
 import subprocess
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from octavo import __version__
 from octavo.cli.main import COMMANDS, main
+from octavo.cli.terminal import waiting
+from octavo.launch.online import Clock
 from octavo.testing.served import fake_model
 
 
@@ -99,3 +104,29 @@ def test_vllms_name_of_env(capsys):
     assert main(["collect-env", "--device", "tpu"]) == 0
     assert "unknown platform 'tpu'" in (said := capsys.readouterr().out)
     assert "known: cpu, cuda" in said
+
+
+def test_tls_of_no_server(capsys):
+    assert main(["chat", "--ssl-ca-certs", "x", "-q", "hi"]) == 1
+    assert "--ssl-ca-certs is for a server: it needs --url" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_loading_is_told_to_a_terminal(monkeypatch, terminal):
+    said = io.StringIO()
+    monkeypatch.setattr(said, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setattr(sys, "stderr", said)
+    monkeypatch.setenv("TERM", "xterm")
+    with waiting("loading m ..."):
+        assert said.getvalue() == ("loading m ..." if terminal else "")
+    assert said.getvalue() == ("loading m ...\r\x1b[K" if terminal else "")
+
+
+@given(st.lists(st.floats(0, 100), min_size=3, max_size=6))
+def test_phases_of_a_start_are_all_its_seconds(seconds):
+    checks, server, *engine = seconds
+    told = {str(index): value for index, value in enumerate(engine)}
+    up = 5.0 + checks + 2.0 + sum(engine)
+    phases = Clock(5.0, 5.0 + checks, up, told).phases(up + server)
+    assert list(phases) == ["checks", "process and imports", *told, "server"]
+    assert sum(phases.values()) == pytest.approx(up + server - 5.0)
