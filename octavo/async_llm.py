@@ -8,7 +8,7 @@ from typing import Any
 from octavo.config.args import EngineArgs
 from octavo.config.engine import EngineConfig
 from octavo.config.resolve import resolve
-from octavo.errors import BadRequest
+from octavo.errors import BadRequest, Unsupported
 from octavo.front.engine import AsyncEngine, Stream
 from octavo.front.intake import Prompt, PromptType
 from octavo.front.tokenizers.base import Tokenizer
@@ -74,6 +74,7 @@ class AsyncLLM:
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
         *,
+        lora_request: None = None,
         priority: int = 0,
         deadline: float | None = None,
         truncate_prompt_tokens: int | None = None,
@@ -83,6 +84,8 @@ class AsyncLLM:
         ``deadline``: ``time.monotonic()`` seconds after which it is aborted. Raises a ``RequestError`` where it is
         refused, ``RequestFailed`` where the engine could not finish it, ``EngineDead`` where the engine is gone.
         """
+        if lora_request is not None:
+            raise Unsupported("there are no LoRA adapters: lora_request must be None", "lora_request")
         name = request_id or uuid.uuid4().hex
         if name in self._streams:
             raise BadRequest(f"there is a request {name[:80]!r} already", "request_id")

@@ -12,7 +12,7 @@ from octavo import AsyncLLM, SamplingParams
 from octavo.config.args import EngineArgs
 from octavo.config.engine import EngineConfig
 from octavo.config.resolve import resolve
-from octavo.errors import BadRequest, ConfigError, EngineDead
+from octavo.errors import BadRequest, ConfigError, EngineDead, Unsupported
 from octavo.params import RequestOutputKind
 from octavo.testing.fakes import expected
 from octavo.testing.served import FAKE, fake_model
@@ -129,3 +129,13 @@ def test_the_engine_says_no_more_than_its_program(tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("OCTAVO_LOG_LEVEL", "info")
     AsyncLLM.from_config(config(tmp_path / "other")).close()
     assert " I octavo." in capfd.readouterr().err
+
+
+def test_a_call_written_for_vllm(tmp_path):
+    async def main():
+        async with AsyncLLM.from_config(config(tmp_path), inline=True) as llm:
+            with pytest.raises(Unsupported, match="LoRA"):
+                await anext(llm.generate([5], lora_request="an adapter"))
+            assert [one async for one in llm.generate([5], lora_request=None)][-1].finished
+
+    run(main())
