@@ -103,6 +103,8 @@ def reason(error: Exception) -> str:
         return f"its certificate is not trusted ({why.verify_message}); --ssl-ca-certs names who vouches for it"
     if isinstance(why, ssl.SSLError) and ("CERTIFICATE" in (why.reason or "") or "UNKNOWN_CA" in (why.reason or "")):
         return "it refuses this client's certificate, or wants one: --ssl-certfile"
+    if isinstance(why, ConnectionResetError):  # what a server does that wants a certificate, or HTTPS
+        return "it closed the connection without an answer (does it want https://, or a certificate: --ssl-certfile?)"
     if isinstance(why, http.client.HTTPException) and not isinstance(why, OSError):
         return "what answers is no HTTP server"
     return str(why)

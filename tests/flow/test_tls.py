@@ -106,7 +106,7 @@ def test_our_own_clients_say_what_they_lack(server, papers, client, capsys, name
     before, after = COMMANDS[name]
     for flags, words in (
         (["--api-key", KEY], "its certificate is not trusted"),
-        (["--ssl-ca-certs", papers.ca], "no server answers"),
+        (["--ssl-ca-certs", papers.ca], "certificate: --ssl-certfile"),
         (["--ssl-ca-certs", "/nope"], "--ssl-ca-certs: /nope cannot be read"),
         (["--ssl-ca-certs", papers.key], "holds no certificate in PEM"),
         (["--ssl-certfile", papers.cert, "--ssl-keyfile", papers.locked], "needs a passphrase"),
