@@ -24,16 +24,27 @@ def constraint(
     """
     if form is None or choice.mode == "none" or not form.has_calls:
         return asked
+    strict = any(tool.strict for tool in tools)
     if asked is not None and not choice.forced:
-        return _either(form, tools, parallel, asked)
-    if not choice.forced and not any(tool.strict for tool in tools):
+        return _either(form, tools, parallel, asked, strict)
+    if not choice.forced and not strict:
         return None
     lark = form.tool_grammar(tools, required=choice.forced, named=choice.name, parallel=parallel)
+    if lark is None and strict:
+        raise _unenforced(form)
     return None if lark is None else StructuredOutputsParams(lark=lark, param="tools")
 
 
+def _unenforced(form: Format) -> BadRequest:
+    return BadRequest(
+        f"tools are strict, which the format {form.name!r} of this model's calls cannot be held to where text may come "
+        "first; possible: tool_choice 'required' or the name of a tool, or tools without strict",
+        "tools",
+    )
+
+
 def _either(
-    form: Format, tools: Sequence[Tool], parallel: bool, asked: StructuredOutputsParams
+    form: Format, tools: Sequence[Tool], parallel: bool, asked: StructuredOutputsParams, strict: bool
 ) -> StructuredOutputsParams:
     """Calls, or JSON as ``asked``."""
     if asked.kind not in ("json_schema", "json_object"):
@@ -42,17 +53,20 @@ def _either(
             "JSON as its kind",
             asked.param,
         )
-    lark = form.tool_grammar(tools, required=True, named=None, parallel=parallel)
-    if lark is None or form.grammar_reasons:
-        # Without a grammar of calls none is made; where calls stand among the reasoning, ``asked`` holds behind it.
-        return asked
+    among = form.grammar_reasons
+    if among and not strict:
+        return asked  # calls stand among the reasoning, and ``asked`` holds behind it
+    lark = form.tool_grammar(tools, required=not among, named=None, parallel=parallel, answer="answer")
+    if lark is None:
+        if strict:
+            raise _unenforced(form)
+        return asked  # without a grammar of calls none is made
     schema: Any = {"type": "object"} if asked.kind == "json_object" else _schema(asked)
     if isinstance(schema, dict) and "x-guidance" in schema:
         raise BadRequest("the JSON schema has 'x-guidance', which cannot be enforced", asked.param)
-    return StructuredOutputsParams(
-        lark=f"start: calls | answer\nanswer: %json {json.dumps(schema)}\n" + lark.replace("start:", "calls:", 1),
-        param=asked.param,
-    )
+    if not among:
+        lark = "start: calls | answer\n" + lark.replace("start:", "calls:", 1)
+    return StructuredOutputsParams(lark=f"{lark}answer: %json {json.dumps(schema)}\n", param=asked.param)
 
 
 def _schema(asked: StructuredOutputsParams) -> Any:

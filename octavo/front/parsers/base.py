@@ -59,7 +59,7 @@ class Format:
     @property
     def grammar_reasons(self) -> bool:
         """Whether reasoning is part of a ``tool_grammar``, which then holds from an answer's first token on."""
-        return self.spec.grammar is not None and self.spec.grammar.lead != ""
+        return self.spec.grammar is not None and self.spec.grammar.says != ()
 
     def open(
         self,
@@ -117,10 +117,12 @@ class Format:
         opened, closed = text.rfind(think.start), text.rfind(think.end)
         return None if opened == closed else opened > closed
 
-    def tool_grammar(self, tools: Sequence[Tool], *, required: bool, named: str | None, parallel: bool) -> str | None:
+    def tool_grammar(
+        self, tools: Sequence[Tool], *, required: bool, named: str | None, parallel: bool, answer: str = ""
+    ) -> str | None:
         """A Lark grammar (llguidance's) of calls in the family's own notation; None where there is none."""
         ids = self._ids | part_ids(self.spec, self._vocabulary, self._ids)
-        return tool_grammar(self.spec, ids, tools, required=required, named=named, parallel=parallel)
+        return tool_grammar(self.spec, ids, tools, required=required, named=named, parallel=parallel, answer=answer)
 
     @cached_property
     def forced(self) -> "Format":

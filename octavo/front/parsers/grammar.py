@@ -11,13 +11,15 @@ from typing import Any
 from octavo.front.parsers.calls import Tool
 from octavo.front.parsers.coerce import resolve, types
 from octavo.front.parsers.literals import Literals, json_term
-from octavo.front.parsers.spec import ARGS, CONTENT, Elements, Json, ParserSpec, Python, Style, Tags, To, Wire
+from octavo.front.parsers.spec import ARGS, CONTENT, Elements, Json, ParserSpec, Python, Role, Style, Tags, To, Wire
 from octavo.front.parsers.values import JSON, PYTHON
 
 #: Calls in one answer that a grammar without ``parallel`` limits allows.
 MAX_CALLS = 128
 #: Levels of elements that follow the schema; what is deeper is JSON, which is read too.
 _NESTED = 4
+#: What a marker in content leads to, if it begins a call.
+_OF_CALLS = (Role.WRAP, Role.LABEL, Role.NAME, Role.ARGS)
 _FIELD = re.compile(r"(\{name\}|\{index\}|\{key\}|\{string\}|\{text\})")
 
 
@@ -29,46 +31,89 @@ def tool_grammar(
     required: bool,
     named: str | None,
     parallel: bool,
+    answer: str = "",
 ) -> str | None:
-    """A Lark grammar; None where the format has no ``Wire``, or text may come first (not ``required``, no ``named``)
-    and calls are a whole answer or reasoning is part of the grammar.
+    """A Lark grammar. None where the format has no ``Wire``, or, if text may come first (neither ``required`` nor
+    ``named``), where the vocabulary has no tokens that tell the format's messages apart, or no marker begins calls.
 
-    ``named``: only this tool, once. ``parallel`` False: one call.
+    ``named``: only this tool, once. ``parallel`` False: one call. ``answer``: a term that the last of a format's
+    messages keeps to, where text may come first.
     """
     wire = spec.grammar
     chosen = [tool for tool in tools if named is None or tool.name == named]
     if wire is None or not chosen:
         return None
+    start: str | None
+    forced = required or named is not None
+    if wire.says and not forced and not all(marker in ids for marker in spec.tokens):
+        return None
     writer = _Writer(ids, wire, spec.args.get(ARGS))
     calls = " | ".join(writer.tool(i, tool) for i, tool in enumerate(chosen))
     begin, between, end = (writer.text(piece) for piece in (wire.begin, wire.between, wire.end))
-    first = [marker for marker in ids if (wire.begin or wire.call).startswith(marker)]
-    body = f"{begin} call {end}"
-    if parallel and named is None:
-        body = f"{begin} call ({between} call){{0,{MAX_CALLS - 1}}} {end}"
-    if required or named is not None:
-        start = f"start: ({writer.text(wire.lead)})? {body}" if wire.lead else f"start: SPACE {body}"
-    elif first and not wire.lead:
-        start = f"start: TEXT ({body})?"
+    more = f"({between} call){{0,{MAX_CALLS - 1}}}" if parallel and named is None else ""
+    body = f"{begin} call {more} {end}"
+    if forced:
+        lead = f"({writer.text(wire.says[0] + wire.then)})?" if wire.says else "SPACE"
+        start = f"start: {lead} {body}"
+    elif wire.says:
+        start = _messages(writer, wire, between if parallel else "", answer)
     else:
-        begins = [one for one, to in spec.table.get(CONTENT, {}).items() if not isinstance(to, To) or not to.first]
-        head = max((one for one in begins if (wire.begin or wire.call).startswith(one)), key=len, default="")
-        if wire.lead or not head:
-            return None
-        # Text up to the marker that begins calls, or without it: only a text's own end tells them apart.
-        rest = [writer.text(wire.begin[len(head) :]), "call"]
-        if not wire.begin:
-            rest = [" | ".join(f"{writer.tool(i, tool, len(head), f'first_{i}')}" for i, tool in enumerate(chosen))]
-            rest = [f"({rest[0]})"]
-        marker = re.escape(head).replace("/", r"\/")
-        more = f"({between} call){{0,{MAX_CALLS - 1}}}" if parallel else ""
-        start = "\n".join(
-            [
-                f"start: PROSE | {writer.until('until', head)} {' '.join(rest)} {more} {end}",
-                f"PROSE: /(?s:.*)/ & ~/(?s:.*){marker}(?s:.*)/",
-            ]
-        )
+        start = _prose(spec, writer, ids, chosen, body, f"{more} {end}")
+    if start is None:
+        return None
     return "\n".join([start, f"call: {calls}", *writer.rules, r"SPACE: /[ \n]{0,2}/", "TEXT: /(?s:.*)/"]) + "\n"
+
+
+def _messages(writer: "_Writer", wire: Wire, between: str, answer: str) -> str:
+    """Rules of messages of which each may be a call, with ``between`` empty only the last."""
+    says = [writer.text(message) for message in wire.says]
+    last = [*says[:-1], writer.text(wire.says[-1].replace("{text}", "")) + f" {answer}"] if answer else says
+    turns = [f"say {writer.text(wire.then)}", *([f"call {between}"] if between else [])]
+    return "\n".join(
+        [
+            f"start: ({' | '.join(turns)}){{0,{MAX_CALLS - 1}}} (call | {'last' if answer else 'say'})",
+            f"say: {' | '.join(says[:-1] if answer else says)}",
+            *([f"last: {last[-1]}"] if answer else []),
+        ]
+    )
+
+
+def _prose(
+    spec: ParserSpec, writer: "_Writer", ids: Mapping[str, int], chosen: Sequence[Tool], body: str, rest: str
+) -> str | None:
+    """Rules of text, with calls behind it or none; None where no marker begins calls. The text has nothing that the parser takes for the beginning of a
+    call: a marker that is a special token is never text, any other is looked for."""
+    assert spec.grammar is not None
+    opening = spec.grammar.begin or spec.grammar.call
+    begins = {
+        marker: to if isinstance(to, To) else To(to)
+        for marker, to in spec.table.get(CONTENT, {}).items()
+        if spec.role(to.state if isinstance(to, To) else to) in _OF_CALLS
+    }
+    where = {marker: _where(to) + _escaped(marker) for marker, to in begins.items() if marker not in ids}
+    begun = f"({'|'.join(where.values())})"
+    prose = "PROSE: /(?s:.*)/" + (f" & ~/{begun}(?s:.*)/" if where else "")
+    if any(opening.startswith(marker) for marker in ids):
+        return f"start: PROSE ({body})?\n{prose}"
+    head = max((marker for marker in begins if opening.startswith(marker)), key=len, default="")
+    if not head:
+        return None
+    # Text up to the marker that begins calls, or without it: only a text's own end tells them apart.
+    cut = min((head.find(marker) for marker in ids if marker in head), default=len(head))
+    before = f"BEFORE: /{_where(begins[head])}{_escaped(head[:cut])}/ & ~/{begun}(?s:.+)/"
+    first = f"{writer.text(spec.grammar.begin[len(head) :])} call"
+    if not spec.grammar.begin:
+        first = f"({' | '.join(writer.tool(i, tool, len(head), f'first_{i}') for i, tool in enumerate(chosen))})"
+    return f"start: PROSE | BEFORE {writer.text(head[cut:])} {first} {rest}\n{prose}\n{before}"
+
+
+def _where(to: To) -> str:
+    """A regex of what stands before a marker that counts."""
+    return r"[\s\x1c-\x1f]*" if to.first else r"((?s:.*)\n)?" if to.line else "(?s:.*)"
+
+
+def _escaped(text: str) -> str:
+    return re.escape(text).replace("/", r"\/")
 
 
 class _Writer:
@@ -180,8 +225,7 @@ class _Writer:
         if at < 0:
             self.rules.append(f"{rule}_value[suffix={_quoted(after)}]: /(?s:.*)/")
             return f"{rule}_value"
-        front = re.escape(after[:at]).replace("/", r"\/")
-        self.rules.append(f"{rule}_value: /(?s:.*){front}/")
+        self.rules.append(f"{rule}_value: /(?s:.*){_escaped(after[:at])}/")
         return f"{rule}_value {self._literal(after[at:])}"
 
     def _json(self, rule: str, schema: Mapping[str, Any]) -> None:

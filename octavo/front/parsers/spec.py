@@ -244,8 +244,9 @@ class Wire(NamedTuple):
     """How calls are written, for grammars: ``begin`` call (``between`` call)* ``end``; {name} stands for the name.
 
     ``call``: the text before the arguments; ``close``: behind them. ``value``: for tags and elements, the text before
-    and behind a parameter's value, {key} for its name. ``lead``: what may stand before, {text} in it: reasoning that
-    ends in no marker of its own, so that the grammar has to hold from the answer's first token.
+    and behind a parameter's value, {key} for its name. ``says``: of a format of messages those that are no call, with
+    {text} in them: the first is reasoning, the last the answer; ``then``: between one and the next message. Reasoning
+    then ends in no marker of its own, so that the grammar has to hold from the answer's first token.
     """
 
     begin: str
@@ -254,7 +255,8 @@ class Wire(NamedTuple):
     end: str = ""
     between: str = ""
     value: tuple[str, str] | None = None
-    lead: str = ""
+    says: tuple[str, ...] = ()
+    then: str = ""
 
 
 def tag_rows(ends: Row, key: str, key_end: str, value_end: str, value: str = "") -> dict[str, Row]:

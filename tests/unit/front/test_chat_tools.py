@@ -3,12 +3,14 @@
 import msgspec
 import pytest
 
+from front.parsers.harness import tokenizer
 from front.support import small
 from octavo.errors import BadRequest
 from octavo.front.chat.constraint import constraint
 from octavo.front.chat.tools import Choice, for_template, read_choice, read_tools
 from octavo.front.parsers.base import choose, guided
 from octavo.front.parsers.events import Event, Kind
+from octavo.front.parsers.formats.harmony import HARMONY
 from octavo.front.server.openai.chunks import deltas
 from octavo.front.server.openai.news import Message, News
 from octavo.outputs import CompletionOutput
@@ -77,6 +79,29 @@ def test_constraints(reasoning):
     stream = form.open(tools=tools, template_kwargs={"enable_thinking": False})
     events = stream.feed('[{"name": "f", "parameters": {}}]') + stream.finish()
     assert [event.text for event in events if event.kind is Kind.CALL] == ["f"]
+
+
+def test_strict_tools_are_enforced_or_refused():
+    """Also beside an answer that is JSON, and where calls stand among messages."""
+    tools = read_tools([tool(strict=True), tool("g")])
+    asked = StructuredOutputsParams(json={"type": "integer"}, param="response_format")
+    names = ("openai_gptoss", "openai")
+    form = choose(tokenizer(*HARMONY.tokens), None, *names)
+    assert constraint(form, read_tools([tool()]), Choice("auto"), True) is None
+    assert constraint(form, read_tools([tool()]), Choice("auto"), True, asked) is asked
+    alone = constraint(form, tools, Choice("auto"), True)
+    assert alone.param == "tools"
+    assert "say" in alone.lark
+    beside = constraint(form, tools, Choice("auto"), True, asked)
+    assert beside.param == "response_format"
+    assert beside.lark.endswith('answer: %json {"type": "integer"}\n')
+    plain = choose(small(), None, *names)  # no tokens that messages begin with
+    for other in (None, asked):
+        with pytest.raises(BadRequest, match=r"strict.*'openai'.*possible: tool_choice 'required'") as refused:
+            constraint(plain, tools, Choice("auto"), True, other)
+        assert refused.value.param == "tools"
+    assert constraint(plain, tools, Choice("required"), True) is not None
+    assert constraint(plain, tools, Choice("none"), True) is None
 
 
 def shown(events, alias=False):

@@ -58,7 +58,8 @@ HARMONY = ParserSpec(
         f"{_CHANNEL}commentary to=functions.{{name}} {_CONSTRAIN}json{_MESSAGE}",
         "",
         between=f"{_CALL}{_START}assistant",
-        lead=f"{_CHANNEL}analysis{_MESSAGE}{{text}}{_END}{_START}assistant",
+        says=tuple(f"{_CHANNEL}{channel}{_MESSAGE}{{text}}" for channel in ("analysis", "commentary", "final")),
+        then=f"{_END}{_START}assistant",
     ),
     examples=(
         Example(

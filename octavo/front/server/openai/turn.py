@@ -179,6 +179,12 @@ class ChatTurn:
         asked = constraint(self.format, tools or self.tools, self.choice, self.parallel, params.structured_outputs)
         form = self.format
         within = asked is not None and asked.lark is not None and form is not None and form.grammar_reasons
+        if within and self._budget is not None:
+            raise BadRequest(
+                "thinking_token_budget cannot be had together with tools that are strict or forced: this model reasons "
+                "in the messages among which its calls stand",
+                "thinking_token_budget",
+            )
         if form is not None and form.reasoning_end and not within and (asked is not None or self._budget is not None):
             # A format of messages reasons, or calls, until the one whose header says that it is the answer.
             begun = not (self.continues if form.spec.fused else self._open(ids).reasoning_over)

@@ -17,6 +17,9 @@ from octavo.front.parsers.spec import Example
 
 WIRED = [pytest.param(spec, id=spec.name) for spec in specs() if spec.grammar and not spec.fused]
 EOS = 3
+#: Variables of templates that leave no reasoning open.
+CALM = {"enable_thinking": False, "thinking": False, "reasoning_effort": "no_think"}
+NEEDED = {"properties": {"x": {"type": "integer"}}}
 
 
 class Wrapped:
@@ -71,12 +74,32 @@ def test_a_familys_own_example_is_allowed(spec, special):
 def test_text_may_come_first_where_nothing_is_required(spec):
     form = format_of(spec)
     grammar = form.tool_grammar(TOOLS, required=False, named=None, parallel=True)
-    if grammar is None:
-        return  # calls begin with ordinary text
     text = calls_of(spec.examples[0], spec)
+    to = next(to for marker, to in spec.table["content"].items() if text.startswith(marker))
+    before = "\n " if getattr(to, "first", False) else "Ok.\n" if getattr(to, "line", False) else "Ok. "
     assert accepts(form, grammar, "Hello")
-    assert accepts(form, grammar, "Ok. " + text)
-    assert not accepts(form, grammar, "Ok. " + text.replace("get_weather", "get"))
+    assert accepts(form, grammar, text)
+    assert accepts(form, grammar, before + text)
+    assert not accepts(form, grammar, before + text.replace("get_weather", "get"))
+    assert len(parse(form, form._vocabulary.encode(before + text), template_kwargs=CALM).calls) == 2
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("spec", [spec for spec in specs() if spec.grammar], ids=lambda spec: spec.name)
+def test_no_spelling_of_a_call_gets_by_the_schema_as_text(spec, special):
+    """No example keeps to these schemas: what the grammar allows of one, the parser takes for text."""
+    form = format_of(spec, special)
+    city = {"type": "object", "properties": {"city": {"const": "Ur"}}, "required": ["city"]}
+    tools = [Tool("get_weather", city, True), Tool("now", {"type": "object", "required": ["x"], **NEEDED}, True)]
+    grammar = form.tool_grammar(tools, required=False, named=None, parallel=True)
+    if grammar is None:
+        assert spec.fused
+        assert not special
+        return
+    for example in spec.examples:
+        text = example.wire if spec.fused or spec.think is None else example.wire.rpartition(spec.think.end)[2]
+        told = parse(form, form._vocabulary.encode(text), tools=tools, template_kwargs=CALM)
+        assert not told.calls or not accepts(form, grammar, text), text
 
 
 @pytest.mark.parametrize("spec", WIRED)
@@ -116,7 +139,30 @@ def test_harmony_reasons_in_the_grammar():
         assert parse(form, form._vocabulary.encode(text)).calls[0][:2] == ["now", "{}"]
     assert not accepts(form, grammar, "<|channel|>final<|message|>Hello")
     assert not accepts(form, grammar, think)
-    assert form.tool_grammar(TOOLS, required=False, named=None, parallel=True) is None
+
+
+def test_harmony_speaks_and_calls_in_the_grammar():
+    """Messages of any channel, calls by the schema; the answer itself may have a grammar of its own."""
+    form, turn = format_of(HARMONY), "<|end|><|start|>assistant"
+    assert format_of(HARMONY, False).tool_grammar(TOOLS, required=False, named=None, parallel=True) is None
+    grammar = form.tool_grammar(TOOLS, required=False, named=None, parallel=True)
+    think, say, final = (f"<|channel|>{name}<|message|>Hm" for name in ("analysis", "commentary", "final"))
+    call = '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Paris"}'
+    for text in (final, think + turn + final, think + turn + say + turn + call, think + turn + think + turn + final):
+        assert accepts(form, grammar, text)
+    again = f"{call}<|call|><|start|>assistant{call}"
+    assert accepts(form, grammar, again)
+    single = form.tool_grammar(TOOLS, required=False, named=None, parallel=False)
+    assert accepts(form, single, think + turn + call)
+    assert not accepts(form, single, again)
+    for wrong in (call.replace('"Paris"', "3"), call.replace("get_weather", "get"), call.replace("functions", "x")):
+        assert not accepts(form, grammar, think + turn + wrong)
+    asked = form.tool_grammar(TOOLS, required=False, named=None, parallel=True, answer="answer")
+    asked += 'answer: %json {"type": "integer"}\n'
+    assert accepts(form, asked, think + turn + call)
+    assert accepts(form, asked, think + turn + final.replace("Hm", "5"))
+    assert not accepts(form, asked, think + turn + final)
+    assert not accepts(form, asked, think)
 
 
 def test_every_format_can_be_made_to_call():
