@@ -263,7 +263,6 @@ class Intake:
             )
         check_text(asked.text, "structured_outputs")
         self._in_vocabulary((*asked.after, *asked.opens), "structured_outputs")
-        self._in_vocabulary((*asked.after, *asked.opens), "structured_outputs")
         whitespace, closed = self._structure.whitespace, self._structure.closed
         if asked.whitespace_pattern is not None or asked.disable_any_whitespace:
             whitespace = asked.whitespace_pattern or ""
