@@ -166,8 +166,8 @@ class Service:
         return self.engine.tokenizer
 
     async def render_chat(self, size: int, messages: list[dict[str, Any]], **options: Any) -> list[int]:
-        """Prompt ids of a conversation; a long one (by its text, or by the ``size`` of the body it came in), or one by a
-        template that nobody here has seen before, is rendered and tokenised off the loop."""
+        """Prompt ids of a conversation. A long one (by its text, or by the ``size`` of the body it came in), or one by
+        a template that nobody here has seen before, is rendered and tokenised off the loop."""
         render = functools.partial(self.engine.render_chat, messages, **options)
         # A stored conversation goes on with a short body.
         size = max(size, sum(len(str(message.get("content") or "")) for message in messages))
