@@ -5,6 +5,7 @@ KV cache: page p of a layer is [Hk, page, D] keys and then [Hk, page, Dv] values
 """
 
 import importlib.util
+import os
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -102,6 +103,8 @@ class TritonAttention:
     def supports(self, need: AttentionNeed) -> str | None:
         if importlib.util.find_spec("triton") is None:
             return "needs Triton, which is not installed"
+        if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
+            return "needs a GPU"
         if need.cache_dtype != need.dtype:
             return "keeps keys and values in the model's own type only"
         if need.dtype not in (torch.float32, torch.bfloat16, torch.float16):

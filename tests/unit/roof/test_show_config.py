@@ -105,12 +105,15 @@ def test_keys_and_passphrases_are_not_shown(show, tmp_path):
         (["--api-key-file", "/nope"], "--api-key-file: /nope cannot be read"),
         (["--device", "tpu"], "unknown platform 'tpu'"),
         (["--attention-backend", "nonsense"], "unknown attention backend 'nonsense'"),
+        (["--device", "cpu", "--attention-backend", "triton"], "no attention backend serves this model: triton needs"),
         (["--load-format", "safetensors"], "safetensors"),
         (["--otlp-traces-endpoint", "nowhere"], "--otlp-traces-endpoint must be a URL"),
         (["--enable-control-routes", "--host", "0.0.0.0"], "--enable-control-routes needs a key"),
     ],
 )
-def test_it_fails_as_a_start_would(show, flags, words):
+def test_it_fails_as_a_start_would(show, flags, words, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     status, out, err = show(*flags)
     assert (status, out) == (1, "")
     assert words in err
