@@ -60,6 +60,24 @@ def test_calls_come_behind_reasoning(server, more):
     assert ask(server, THINK + CALLS, tools=TOOLS, **more) == ("Hm.", None, ["now"])
 
 
+@pytest.mark.parametrize("more", [{}, JSON])
+def test_strict_tools(server, more):
+    """Messages stay free, calls cannot break the schema, and neither can an answer that has one."""
+    schema = {"properties": {"x": {"const": 5}}, "required": ["x"], "additionalProperties": False}
+    more = {"tools": [{"type": "function", "function": {"name": "now", "parameters": schema, "strict": True}}], **more}
+    say = f"{CHANNEL}commentary{MESSAGE}Wait.<|end|>{START}assistant"
+    assert ask(server, THINK + FINAL, **more) == ("Hm.", '{"a": 1}', [])
+    assert ask(server, THINK + say + CALLS.replace("{}", '{"x": 5}'), **more) == ("Hm.", "Wait.", ["now"])
+    server.say("say it", THINK + CALLS)
+    body = {"messages": [{"role": "user", "content": "say it"}], "max_tokens": 120, **more}
+    (call,) = server.post("/v1/chat/completions", body)[1]["choices"][0]["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"x": 5}
+    if more.get("response_format"):
+        assert ask(server, f"{CHANNEL}final{MESSAGE}hello", **more)[1][0] == "{"
+    status, said = server.post("/v1/chat/completions", body | {"thinking_token_budget": 3})
+    assert (status, said["error"]["param"]) == (400, "thinking_token_budget")
+
+
 def test_a_thinking_budget(server):
     header = len("analysis") + 1  # of its message: all but the first token counts
     assert ask(server, THINK + FINAL, thinking_token_budget=header + 1) == ("H", '{"a": 1}', [])

@@ -1,15 +1,16 @@
 """Messages to SamplingParams and outputs to messages."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict, cast
 
 import numpy as np
 
 from octavo.errors import BadRequest, Unsupported
 from octavo.front.grpc.messages import FinishInfo, GenerateResponse, PromptInfo, SequenceOutput
+from octavo.front.sampling import Asked, kind, over
 from octavo.front.server.openai.chunks import finite
 from octavo.outputs import CompletionOutput, PositionLogprobs, RequestOutput
-from octavo.params import RequestOutputKind, SamplingParams, StructuredOutputsParams
+from octavo.params import SamplingParams, StructuredOutputsParams
 
 #: Tokens of an answer that sets no limit; vLLM's number.
 DEFAULT_NEW_TOKENS = 20
@@ -31,37 +32,44 @@ def params(request: Any, defaults: dict[str, Any], stream: bool) -> SamplingPara
     sampling, decoding, stopping = request.sampling, request.decoding, request.stopping
     if request.kv.HasField("kv_transfer_params") and request.kv.kv_transfer_params.fields:
         raise Unsupported("kv_transfer_params: this server hands no KV cache over", "kv.kv_transfer_params")
-    values: dict[str, Any] = {name: value for name, value in defaults.items() if name != "max_tokens"}
-    if request.HasField("temperature"):
-        values["temperature"] = _decimal(request.temperature)
-    elif not request.HasField("sampling"):
-        values["temperature"] = 0.0
-    given = {
-        "n": sampling.num_sequences,
-        "top_k": sampling.top_k,
-        "top_p": _decimal(sampling.top_p),
-        "min_p": _decimal(sampling.min_p),
-        "presence_penalty": _decimal(decoding.presence_penalty),
-        "frequency_penalty": _decimal(decoding.frequency_penalty),
-        "repetition_penalty": _decimal(decoding.repetition_penalty),
-    }
-    values |= {name: value for name, value in given.items() if value}
-    return SamplingParams(
-        **values,
-        **_told(request.response, bool(stopping.stop_strings)),
-        seed=sampling.seed if sampling.HasField("seed") else None,
-        logit_bias={token: _decimal(bias) for token, bias in decoding.logit_bias.items()} or None,
-        allowed_token_ids=list(decoding.allowed_token_ids) or None,
-        structured_outputs=_structure(decoding),
-        max_tokens=stopping.max_new_tokens or DEFAULT_NEW_TOKENS,
-        min_tokens=stopping.min_new_tokens,
-        stop_token_ids=list(stopping.stop_token_ids),
-        stop=list(stopping.stop_strings),
-        include_stop_str_in_output=stopping.include_stop_strings,
-        ignore_eos=stopping.ignore_eos,
-        skip_reading_prefix_cache=request.kv.bypass_prefix_cache,
-        output_kind=RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY,
+    temperature = _decimal(request.temperature) if request.HasField("temperature") else None
+    if temperature is None and not request.HasField("sampling"):
+        temperature = 0.0
+    return over(
+        defaults,
+        Asked(
+            n=sampling.num_sequences or None,
+            temperature=temperature,
+            top_p=_decimal(sampling.top_p) or None,
+            top_k=sampling.top_k or None,
+            min_p=_decimal(sampling.min_p) or None,
+            presence_penalty=_decimal(decoding.presence_penalty) or None,
+            frequency_penalty=_decimal(decoding.frequency_penalty) or None,
+            repetition_penalty=_decimal(decoding.repetition_penalty) or None,
+            seed=sampling.seed if sampling.HasField("seed") else None,
+            stop=list(stopping.stop_strings),
+            stop_token_ids=list(stopping.stop_token_ids),
+            include_stop_str_in_output=stopping.include_stop_strings,
+            ignore_eos=stopping.ignore_eos,
+            max_tokens=stopping.max_new_tokens or DEFAULT_NEW_TOKENS,
+            min_tokens=stopping.min_new_tokens,
+            **_logprobs(request.response),
+            logit_bias={token: _decimal(bias) for token, bias in decoding.logit_bias.items()} or None,
+            allowed_token_ids=list(decoding.allowed_token_ids) or None,
+            bad_words=None,
+            detokenize=bool(stopping.stop_strings) or _has_text(request.response),
+            skip_special_tokens=None,
+            spaces_between_special_tokens=None,
+            output_kind=kind(stream),
+            skip_reading_prefix_cache=request.kv.bypass_prefix_cache,
+            structured_outputs=_structure(decoding),
+            extra_args=None,
+        ),
     )
+
+
+def _has_text(response: Any) -> bool:
+    return not response.HasField("output_text") or response.output_text
 
 
 def _decimal(value: float) -> float:
@@ -77,12 +85,19 @@ def _structure(decoding: Any) -> StructuredOutputsParams | None:
     return StructuredOutputsParams(**{name: value})
 
 
-def _told(response: Any, stops: bool) -> dict[str, Any]:
-    """Of SamplingParams: which log-probabilities there are, and whether there is text."""
+class _Logprobs(TypedDict):
+    """Of ``Asked``: which log-probabilities there are."""
+
+    logprobs: int | None
+    prompt_logprobs: int | None
+    logprob_token_ids: list[int] | None
+
+
+def _logprobs(response: Any) -> _Logprobs:
     found: dict[str, Any] = {
-        "detokenize": stops or not response.HasField("output_text") or response.output_text,
-        "prompt_logprobs": 0 if response.prompt_logprobs else None,
         "logprobs": 0 if response.output_logprobs else None,
+        "prompt_logprobs": 0 if response.prompt_logprobs else None,
+        "logprob_token_ids": None,
     }
     for name, candidates in (
         ("prompt_logprobs", response.prompt_candidates),
@@ -99,7 +114,7 @@ def _told(response: Any, stops: bool) -> dict[str, Any]:
                 raise Unsupported(
                     "candidates of a prompt are chosen by top_n or all, not by id", "response.prompt_candidates"
                 )
-    return found
+    return cast(_Logprobs, found)
 
 
 class Teller:
@@ -107,7 +122,7 @@ class Teller:
 
     def __init__(self, request: Any):
         self._response = request.response
-        self._text = not request.response.HasField("output_text") or request.response.output_text
+        self._text = _has_text(request.response)
         self._begun = False
         self._counts: dict[int, int] = {}
 

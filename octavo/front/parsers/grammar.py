@@ -81,8 +81,11 @@ def _messages(writer: "_Writer", wire: Wire, between: str, answer: str) -> str:
 def _prose(
     spec: ParserSpec, writer: "_Writer", ids: Mapping[str, int], chosen: Sequence[Tool], body: str, rest: str
 ) -> str | None:
-    """Rules of text, with calls behind it or none; None where no marker begins calls. The text has nothing that the parser takes for the beginning of a
-    call: a marker that is a special token is never text, any other is looked for."""
+    """Rules of text, with calls behind it or none; None where no marker begins calls.
+
+    The text has nothing that the parser takes for the beginning of a call: a marker that is a special token is never
+    text, any other is looked for.
+    """
     assert spec.grammar is not None
     opening = spec.grammar.begin or spec.grammar.call
     begins = {

@@ -15,6 +15,7 @@ from octavo.common.words import nearest
 from octavo.errors import BadRequest, EngineDead, NotFound, Unsupported
 from octavo.front.intake import LONG_TEXT, Side
 from octavo.front.parsers.base import Format, choose, guided
+from octavo.front.sampling import Asked, kind, over
 from octavo.front.server import beams
 from octavo.front.server.control.gate import Gate
 from octavo.front.server.errors import Stuck
@@ -23,7 +24,7 @@ from octavo.front.server.openai.schema import SamplingBody
 from octavo.front.server.openai.structured import structured
 from octavo.front.server.options import Options
 from octavo.outputs import RequestOutput
-from octavo.params import RequestOutputKind, SamplingParams
+from octavo.params import SamplingParams
 
 if TYPE_CHECKING:
     from octavo.front.beam import BeamStream
@@ -98,43 +99,39 @@ class Service:
         if body.n is not None and body.n > most:
             raise BadRequest(f"n is {str(body.n)[:40]}; this server allows at most {most} (--max-n)", "n")
         beams.check(body)
-        chosen: dict[str, Any] = {
-            name: value
-            for name in (
-                "n",
-                "temperature",
-                "top_p",
-                "top_k",
-                "min_p",
-                "presence_penalty",
-                "frequency_penalty",
-                "repetition_penalty",
-            )
-            if (value := getattr(body, name)) is not None
-        }
-        defaults = {
-            name: value for name, value in self.engine.config.text.generation_defaults.items() if name != "max_tokens"
-        }
-        if body.use_beam_search:  # nothing is drawn
-            defaults, chosen = {}, {"n": body.n or 1}
-        return SamplingParams(
-            **(defaults | chosen),
-            seed=body.seed,
-            stop=body.stop,
-            stop_token_ids=body.stop_token_ids,
-            include_stop_str_in_output=body.include_stop_str_in_output,
-            ignore_eos=body.ignore_eos,
-            max_tokens=max_tokens,
-            min_tokens=body.min_tokens,
-            logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs,
-            logit_bias=body.logit_bias,  # type: ignore[arg-type]
-            allowed_token_ids=body.allowed_token_ids,
-            bad_words=body.bad_words,
-            skip_special_tokens=body.skip_special_tokens,
-            spaces_between_special_tokens=body.spaces_between_special_tokens,
-            structured_outputs=structured(body.response_format, body.structured_outputs),
-            output_kind=RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY,
+        return over(
+            self.engine.config.text.generation_defaults,
+            Asked(
+                n=body.n,
+                temperature=body.temperature,
+                top_p=body.top_p,
+                top_k=body.top_k,
+                min_p=body.min_p,
+                presence_penalty=body.presence_penalty,
+                frequency_penalty=body.frequency_penalty,
+                repetition_penalty=body.repetition_penalty,
+                seed=body.seed,
+                stop=body.stop,
+                stop_token_ids=body.stop_token_ids,
+                include_stop_str_in_output=body.include_stop_str_in_output,
+                ignore_eos=body.ignore_eos,
+                max_tokens=max_tokens,
+                min_tokens=body.min_tokens,
+                logprobs=logprobs,
+                prompt_logprobs=prompt_logprobs,
+                logprob_token_ids=None,
+                logit_bias=body.logit_bias,
+                allowed_token_ids=body.allowed_token_ids,
+                bad_words=body.bad_words,
+                detokenize=None,
+                skip_special_tokens=body.skip_special_tokens,
+                spaces_between_special_tokens=body.spaces_between_special_tokens,
+                output_kind=kind(bool(body.stream)),
+                skip_reading_prefix_cache=None,
+                structured_outputs=structured(body.response_format, body.structured_outputs),
+                extra_args=None,
+            ),
+            drawn=not body.use_beam_search,
         )
 
     def check_alive(self) -> None:

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import Field, fields
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from octavo.common.words import nearest
 from octavo.errors import BadRequest
-from octavo.params import RequestOutputKind, SamplingParams, StructuredOutputsParams
+from octavo.front.sampling import Asked, kind, over
+from octavo.params import SamplingParams, StructuredOutputsParams
 
 #: Fields that are the server's own to choose.
 _OURS = ("output_kind", "detokenize", "extra_args")
@@ -25,12 +26,12 @@ def read(given: Mapping[str, Any], defaults: Mapping[str, Any], stream: bool) ->
     for name, value in given.items():
         if name not in _KNOWN and name not in _OURS and value not in (None, False, [], {}, 0):
             raise BadRequest(f"sampling_params has no field {name[:80]!r}{nearest(name, _KNOWN)}", _path(name[:80]))
-    kind = RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY
     try:
-        if (asked := said.get("structured_outputs")) is not None:
-            said["structured_outputs"] = _structure(asked)
-        values = {"max_tokens": None, **defaults, **said}
-        return SamplingParams(**values, output_kind=kind, detokenize=bool(said.get("stop")))
+        if (structure := said.get("structured_outputs")) is not None:
+            said["structured_outputs"] = _structure(structure)
+        asked = dict.fromkeys(Asked.__annotations__) | {"max_tokens": defaults.get("max_tokens"), **said}
+        asked |= {"output_kind": kind(stream), "detokenize": bool(said.get("stop"))}
+        return over(defaults, cast(Asked, asked))
     except BadRequest as error:
         raise BadRequest(error.message, _path(error.param)) from None
 
