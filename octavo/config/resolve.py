@@ -7,13 +7,12 @@ What only the device can say (pages, the length that fits) is settled at boot by
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from octavo.common import probe
-from octavo.common.words import nearest
-from octavo.config.args import EngineArgs, ServeArgs, mapping
+from octavo.config import generation, structured
+from octavo.config.args import EngineArgs, ServeArgs
 from octavo.config.checkpoint import Checkpoint, locate
 from octavo.config.engine import (
     WORKER,
@@ -28,23 +27,14 @@ from octavo.config.engine import (
 )
 from octavo.config.facts import ModelFacts
 from octavo.config.speculation import FORCED, speculation_of
-from octavo.errors import BadRequest, ConfigError
-from octavo.params import MAX_STOP_STRINGS, SamplingParams
+from octavo.errors import ConfigError
+from octavo.params import MAX_STOP_STRINGS
 
 ASKED = "as asked"
 #: Most requests that run at once: each keeps a row of every table of the device.
 MAX_ROWS = 16384
 #: Compute threads: the libraries crash where the system gives them fewer than they ask for.
 MAX_THREADS = 512
-#: Names of generation_config.json that become sampling defaults, and what octavo calls them.
-GENERATION_NAMES = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "repetition_penalty": "repetition_penalty",
-    "max_new_tokens": "max_tokens",
-}
 _DTYPES = {"float": "float32", "half": "float16"}
 
 
@@ -183,58 +173,21 @@ def enforce_eager(facts: Facts) -> tuple[bool, str]:
 
 # -- grammar --
 
-#: Keys of --structured-outputs-config, with their types.
-_STRUCTURE = {
-    "backend": str,
-    "disable_any_whitespace": bool,
-    "disable_additional_properties": bool,
-    "whitespace_pattern": str,
-}
-BACKENDS = ("auto", "guidance", "xgrammar")
-
-
-def _structure(facts: Facts, name: str) -> Any:
-    """A value of --structured-outputs-config; None where it is not said."""
-    given = facts.args.structured_outputs_config or {}
-    for key, value in given.items():
-        if key not in _STRUCTURE:
-            raise ConfigError(f"--structured-outputs-config has no key {key!r}{nearest(key, _STRUCTURE)}")
-        if not isinstance(value, _STRUCTURE[key]):
-            raise ConfigError(f"--structured-outputs-config: {key!r} cannot be {value!r}")
-    return given.get(name)
-
 
 @decides("grammar.backend")
 def grammar_backend(facts: Facts) -> tuple[str, str]:
-    inside, flag = _structure(facts, "backend"), facts.args.structured_outputs_backend
-    if inside is not None and flag is not None and inside != flag:
-        raise ConfigError(f"--structured-outputs-backend {flag!r} and --structured-outputs-config say different things")
-    asked = flag if inside is None else inside
-    if asked is not None and asked not in BACKENDS:
-        raise ConfigError(
-            f"the structured outputs backend {asked!r} is not known{nearest(asked, BACKENDS)}; "
-            f"known: {', '.join(BACKENDS)}"
-        )
-    if asked == "xgrammar" and find_spec("xgrammar") is None:
-        raise ConfigError(
-            "--structured-outputs-backend xgrammar needs the package xgrammar: pip install octavo[xgrammar]"
-        )
+    asked = structured.backend(facts.args.structured_outputs_config or {}, facts.args.structured_outputs_backend)
     return _said(asked, "auto", "guidance, which needs nothing more")
 
 
 @decides("grammar.whitespace")
 def grammar_whitespace(facts: Facts) -> tuple[str | None, str]:
-    pattern, none = _structure(facts, "whitespace_pattern"), _structure(facts, "disable_any_whitespace")
-    if pattern and none:
-        raise ConfigError(
-            "--structured-outputs-config: disable_any_whitespace and whitespace_pattern exclude each other"
-        )
-    return _said("" if none else pattern, None, "what JSON allows")
+    return _said(structured.whitespace(facts.args.structured_outputs_config or {}), None, "what JSON allows")
 
 
 @decides("grammar.closed")
 def grammar_closed(facts: Facts) -> tuple[bool, str]:
-    return _said(_structure(facts, "disable_additional_properties"), False, "as a schema says")
+    return _said(structured.closed(facts.args.structured_outputs_config or {}), False, "as a schema says")
 
 
 # -- model --
@@ -339,41 +292,8 @@ def max_stop(facts: Facts) -> tuple[int, str]:
 
 @decides("text.generation_defaults")
 def generation_defaults(facts: Facts) -> tuple[dict[str, Any], str]:
-    source = facts.args.generation_config or "auto"
-    if source == "vllm":
-        found, why = {}, "none of the model's, as asked"
-    elif source == "auto":
-        found = facts.checkpoint.generation
-        why = "from the model's generation_config.json" if found else "the model brings no generation_config.json"
-        if found and facts.checkpoint.kind == "gguf":
-            why = "what the embedded model's authors recommend"
-    else:
-        file = Path(source) if source.endswith(".json") else Path(source) / "generation_config.json"
-        found, why = _mapping_file(file, "--generation-config"), f"from {file}"
-    override = facts.args.override_generation_config or {}
-    for name in override:
-        if name not in GENERATION_NAMES and name not in GENERATION_NAMES.values():
-            raise ConfigError(f"--override-generation-config has {name!r}; possible: {', '.join(GENERATION_NAMES)}")
-    if override:
-        why += ", with what --override-generation-config says"
-    defaults = _sampling_names(found) | _sampling_names(override)
-    try:
-        SamplingParams(**defaults)
-    except BadRequest as error:
-        raise ConfigError(f"the sampling defaults ({why}) are wrong: {error}") from None
-    return defaults, why
-
-
-def _mapping_file(file: Path, flag: str) -> dict[str, Any]:
-    try:
-        return mapping(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{flag}: {file} cannot be read: {error}") from None
-
-
-def _sampling_names(found: Mapping[str, Any]) -> dict[str, Any]:
-    names = GENERATION_NAMES | {name: name for name in GENERATION_NAMES.values()}
-    return {names[name]: value for name, value in found.items() if name in names and value is not None}
+    args, checkpoint = facts.args, facts.checkpoint
+    return generation.defaults(args.generation_config or "auto", args.override_generation_config or {}, checkpoint)
 
 
 # -- cache --

@@ -47,6 +47,6 @@ def test_what_is_wrong(model, more, words):
 
 
 def test_a_backend_that_is_not_installed_is_told_at_start(model, monkeypatch):
-    monkeypatch.setattr("octavo.config.resolve.find_spec", lambda name: None)
+    monkeypatch.setattr("octavo.config.structured.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="pip install"):
         section(model, structured_outputs_backend="xgrammar")
