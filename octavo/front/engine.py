@@ -8,19 +8,19 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from octavo.common.log import logger
 from octavo.config.engine import EngineConfig
-from octavo.errors import BadRequest, EngineDead, RequestError, RequestFailed
+from octavo.errors import BadRequest, EngineDead, RequestError
 from octavo.front.chat.sandbox import MAX_STRING, TooLong
 from octavo.front.chat.template import ChatTemplate
 from octavo.front.client.thread import LoopPort, ThreadClient
 from octavo.front.fanout import Desk, Finished, Group, Observer, tell_all
 from octavo.front.intake import LONG_TEXT, Intake, Prompt, PromptType, Side
+from octavo.front.stream import Stream
 from octavo.front.tokenizers.base import Tokenizer
-from octavo.outputs import RequestOutput
 from octavo.params import SamplingParams
 from octavo.wire.hello import Ready
 from octavo.wire.ports import CorePort
@@ -37,73 +37,6 @@ _IDLE = 3.0
 _GIVE_UP = 5
 
 __all__ = ["AsyncEngine", "Finished", "Observer", "Stream"]
-
-
-class Stream:
-    """One admitted request: iterate over it once, with ``async for``.
-
-    Yields ``RequestOutput`` as ``params.output_kind`` asks; the last one has ``finished``. Raises ``RequestFailed``
-    where the engine could not finish the request, ``EngineDead`` where the engine died. Leaving the loop early, in any
-    way, aborts the request.
-    """
-
-    def __init__(self, engine: "AsyncEngine", group: Group):
-        self._engine = engine
-        self._group = group
-        self._news = asyncio.Event()
-        group.wake = self._news.set
-
-    @property
-    def request_id(self) -> str:
-        return self._group.request_id
-
-    @property
-    def prompt_token_ids(self) -> list[int]:
-        return self._group.prompt_ids
-
-    @property
-    def finished(self) -> bool:
-        return self._group.finished
-
-    def abort(self) -> None:
-        """End the request now; who iterates gets a last output with reason "abort". May be called twice."""
-        self._engine._close(self._group)
-        self._news.set()
-
-    def __del__(self) -> None:
-        # Dropped before anybody iterated; the collector may run in any thread.
-        if not self._group.finished:
-            self._engine._close_soon(self._group)
-
-    async def final(self) -> RequestOutput:
-        """The last output. For ``output_kind`` CUMULATIVE or FINAL_ONLY that is the whole answer."""
-        last = None
-        async for output in self:
-            last = output
-        assert last is not None
-        return last
-
-    def __aiter__(self) -> AsyncIterator[RequestOutput]:
-        return self._outputs()
-
-    async def _outputs(self) -> AsyncIterator[RequestOutput]:
-        group = self._group
-        try:
-            while True:
-                if group.error is not None:
-                    raise group.error
-                output = group.take()
-                if output is not None:
-                    yield output
-                    if output.finished:
-                        return
-                    continue
-                if group.finished:
-                    return
-                self._news.clear()
-                await self._news.wait()
-        finally:
-            self._engine._close(group)
 
 
 class AsyncEngine:
@@ -296,7 +229,7 @@ class AsyncEngine:
             gone = isinstance(error, asyncio.CancelledError)
             self._desk.turned_away("aborted" if gone else "rejected" if isinstance(error, RequestError) else "failed")
             raise
-        stream = Stream(self, group)
+        stream = Stream(group, self._close, self._close_soon)
         if not self._desk:
             self._heard = time.monotonic()
         self._desk.open(group)
@@ -307,24 +240,11 @@ class AsyncEngine:
             self._die(str(error))
             raise
         try:
-            await self._admitted(stream, group)
+            await stream.admitted(self.config.schedule.step_timeout + _ADMIT_GRACE)
         except BaseException:
             self._close(group)
             raise
         return stream
-
-    async def _admitted(self, stream: Stream, group: Group) -> None:
-        timeout = self.config.schedule.step_timeout + _ADMIT_GRACE
-        try:
-            async with asyncio.timeout(timeout):
-                while not group.admitted and group.error is None and not group.finished:
-                    stream._news.clear()
-                    await stream._news.wait()
-        except TimeoutError:
-            raise RequestFailed(f"the engine core did not take the request within {timeout:.0f} seconds") from None
-        stream._news.set()
-        if group.error is not None:
-            raise group.error
 
     async def prepare(
         self,
