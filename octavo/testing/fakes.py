@@ -4,17 +4,17 @@ checks every plan.
 Its "model" keeps one number a position and group in real pages: a chain over the tokens before. What it says next is a
 function of (seed, position, the numbers that the row's page tables lead to). So a page that was shared, reused or
 cached wrongly, a token computed twice or a stale last token changes what it says; ``expected`` says what is right.
+It is one module, if a long one, because the checks of plans and the answers read and change the same rows.
 """
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from octavo.config.engine import CacheSection, EngineConfig, ModelSection, ScheduleSection, TextSection
-from octavo.config.facts import ModelFacts
+from octavo.config.engine import EngineConfig
 from octavo.errors import CheckpointError
 from octavo.wire.arrays import Ints, ints, unpack_tokens
 from octavo.wire.hello import Hello, Limits
@@ -450,71 +450,3 @@ class FakeWorker:
         hashed = (self._seeds[plan.rows] ^ (position * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(0xBF58476D1CE4E5B9)
         tokens = ((hashed >> np.uint64(33)) % np.uint64(self.options.vocab)).astype(np.int64)
         return StepResult(plan.step + part, tokens[:, None], plan.samples.astype(np.int32))
-
-
-@dataclass
-class Told:
-    """One request's answer as a client hears it."""
-
-    tokens: list[int] = field(default_factory=list)
-    admitted: bool = False
-    refused: Any = None
-    finish: Any = None
-    stop: int | None = None
-    error: str | None = None
-    cached: int | None = None
-    first: float | None = None
-    logprobs: list[LogprobArrays] = field(default_factory=list)
-    prompt_logprobs: list[LogprobArrays] = field(default_factory=list)
-
-
-def hear(replies, told: dict[int, Told]) -> None:
-    """Read replies as a client must: answers, then tokens, then deltas."""
-    for reply in replies:
-        for answer in reply.answers:
-            one = told.setdefault(answer.handle, Told())
-            if type(answer).__name__ == "Admitted":
-                one.admitted = True
-            else:
-                one.refused = answer
-        at = 0
-        for handle, count in zip(reply.handles.tolist(), reply.counts.tolist(), strict=True):
-            one = told.setdefault(handle, Told())
-            assert one.finish is None, "tokens after the end"
-            one.tokens += reply.tokens[at : at + count].tolist()
-            at += count
-        assert at == len(reply.tokens)
-        for delta in reply.deltas:
-            one = told.setdefault(delta.handle, Told())
-            assert one.finish is None, "words after the end"
-            one.finish, one.stop, one.error = delta.finish, delta.stop, delta.error
-            one.cached = delta.cached if delta.cached is not None else one.cached
-            assert one.first is None or delta.first is None, "the first token came twice"
-            one.first = one.first or delta.first
-            if delta.logprobs is not None:
-                one.logprobs.append(delta.logprobs)
-            one.prompt_logprobs += delta.prompt_logprobs or []
-
-
-def fake_config(fake: dict | None = None, **schedule: Any) -> EngineConfig:
-    """A configuration for a core on this worker, with no model behind it. Keywords are of ``ScheduleSection``."""
-    cache = CacheSection(**{key: schedule.pop(key) for key in ("page", "memory", "prefix_caching") if key in schedule})
-    facts = ModelFacts(
-        architecture="Fake",
-        vocab=97,
-        hidden=8,
-        layers=1,
-        q_heads=1,
-        kv_heads=1,
-        head_dim=8,
-        ffn=8,
-        max_positions=256,
-        raw={"fake": fake or {}},
-    )
-    return EngineConfig(
-        model=ModelSection(path="fake", facts=facts, dtype="float32"),
-        text=TextSection(tokenizer="", served_names=("fake",)),
-        cache=cache,
-        schedule=ScheduleSection(**schedule),
-        worker="octavo.testing.fakes:FakeWorker",
-    )

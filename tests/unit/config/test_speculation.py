@@ -8,7 +8,7 @@ from octavo.config.resolve import resolve
 from octavo.config.speculation import speculation_of
 from octavo.core.engine.core import EngineCore
 from octavo.errors import ConfigError
-from octavo.testing.fakes import fake_config
+from octavo.testing.cores import fake_config
 from octavo.testing.served import fake_model
 
 

@@ -12,7 +12,8 @@ from core.workload import OddCompiler
 from octavo.core.engine.core import EngineCore
 from octavo.core.scheduler import planning
 from octavo.errors import ConfigError, EngineDead, OutOfMemory
-from octavo.testing.fakes import FakeWorker, Told, expected, fake_config, hear
+from octavo.testing.cores import Told, fake_config, hear
+from octavo.testing.fakes import FakeWorker, expected
 from octavo.wire.arrays import pack_tokens
 from octavo.wire.plan import Kind
 from octavo.wire.reply import AbortReason, FinishReason

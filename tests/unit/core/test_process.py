@@ -14,7 +14,8 @@ import zmq
 
 from octavo.errors import CheckpointError, EngineDead
 from octavo.front.client.process import ProcessClient
-from octavo.testing.fakes import Told, expected, fake_config, hear
+from octavo.testing.cores import Told, fake_config, hear
+from octavo.testing.fakes import expected
 from octavo.wire.arrays import pack_tokens
 from octavo.wire.reply import AbortReason, FinishReason
 from octavo.wire.request import EngineRequest, Sampling
@@ -158,7 +159,7 @@ def test_errors_of_the_boot_arrive_as_they_are():
 PARENT = """
 import sys, time
 from octavo.front.client.process import ProcessClient
-from octavo.testing.fakes import fake_config
+from octavo.testing.cores import fake_config
 client = ProcessClient(fake_config({"latency": 0.05}))
 client.start()
 print(client.pid, flush=True)

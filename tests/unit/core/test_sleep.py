@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from octavo.core.engine.core import EngineCore
 from octavo.errors import BadRequest
-from octavo.testing.fakes import FakeWorker, expected, fake_config, hear
+from octavo.testing.cores import fake_config, hear
+from octavo.testing.fakes import FakeWorker, expected
 from octavo.wire.arrays import pack_tokens
 from octavo.wire.reply import AbortReason
 from octavo.wire.request import EngineRequest, Sampling

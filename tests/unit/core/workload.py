@@ -10,7 +10,8 @@ from octavo.config.engine import Speculation
 from octavo.core.engine.core import EngineCore
 from octavo.core.grammar.base import Compiler, allow
 from octavo.errors import BadRequest
-from octavo.testing.fakes import FakeWorker, Told, expected, fake_config, hear
+from octavo.testing.cores import Told, fake_config, hear
+from octavo.testing.fakes import FakeWorker, expected
 from octavo.wire.arrays import pack_tokens
 from octavo.wire.reply import AbortReason, FinishReason
 from octavo.wire.request import EngineRequest, GrammarRef, Sampling
