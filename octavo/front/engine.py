@@ -14,7 +14,7 @@ from typing import Any
 from octavo.common.log import logger
 from octavo.config.engine import EngineConfig
 from octavo.errors import BadRequest, EngineDead, RequestError
-from octavo.front.chat.sandbox import MAX_STRING, TooLong
+from octavo.front.chat.budget import MAX_STRING, TooLong
 from octavo.front.chat.template import ChatTemplate
 from octavo.front.client.thread import LoopPort, ThreadClient
 from octavo.front.fanout import Desk, Finished, Group, Observer, tell_all

@@ -5,14 +5,10 @@ so many steps: loops, calls and filters take one, and whatever makes text or lis
 they are made. So time and memory are bounded together; what goes over the limit raises ``TemplateLimit``.
 """
 
-import contextlib
-import contextvars
 import datetime
 import json
 import re
-import time
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 import jinja2
@@ -22,17 +18,18 @@ import jinja2.sandbox
 from jinja2.exceptions import TemplateError
 from jinja2.filters import make_attrgetter
 
-from octavo.errors import BadRequest
+from octavo.front.chat.budget import (
+    ELEMENT,
+    STEP_CHARS,
+    TemplateLimit,
+    TooLong,
+    cost,
+    grow,
+    limited,
+    tick,
+    weigh,
+)
 
-#: Steps of one rendering: about a second, where they are simple ones.
-MAX_STEPS = 1_000_000
-#: Seconds of computing in one rendering, looked at every so many steps.
-MAX_SECONDS = 5.0
-_LOOK_EVERY = 4096
-#: Characters of text that take a step.
-STEP_CHARS = 64
-#: Elements of a list weigh as much as so many characters.
-_ELEMENT = 8
 #: Bits of a number: nothing that is said in a conversation has more.
 _MAX_BITS = 4096
 #: Characters of a form of time.
@@ -40,57 +37,12 @@ _MAX_FORM = 256
 _MAX_INDENT = 16
 #: Literals of so many elements or characters are paid for each time they are made.
 _LARGE = 16
-#: Characters of any string on the way, whatever the prompt may have.
-MAX_STRING = 16_000_000
 #: Methods that make much of little, and that no template needs.
 _REFUSED = frozenset({"translate", "maketrans", "to_bytes", "from_bytes"})
 _SPLITS = frozenset({"split", "rsplit", "splitlines"})
 _WIDTH_METHODS = frozenset({"ljust", "rjust", "center", "zfill", "expandtabs"})
 _PERCENT = re.compile(r"%(?:\([^)]*\))?[#0\- +]*(\*|[0-9]*)(?:\.(\*|[0-9]*))?")
 _BRACES = re.compile(r"\{[^{}:]*:([^{}]*)(\{?)")
-
-
-@dataclass(slots=True)
-class _Budget:
-    """``look``: the number of steps at which the clock is looked at next. ``end``: of this thread's own time."""
-
-    steps: int
-    look: int
-    end: float
-
-
-_budget: contextvars.ContextVar[_Budget | None] = contextvars.ContextVar("budget", default=None)
-
-
-class TemplateLimit(TemplateError):
-    """The rendering takes too long or grows too large."""
-
-
-class TooLong(BadRequest):
-    """The text passes the limit of characters that its caller set."""
-
-
-def tick(count: int = 1) -> None:
-    """``count`` steps of a rendering."""
-    left = _budget.get()
-    if left is not None:
-        left.steps -= count
-        if left.steps < left.look:
-            if left.steps < 0:
-                raise TemplateLimit(f"the template takes more than {MAX_STEPS} steps")
-            left.look = max(left.steps - _LOOK_EVERY, 0)
-            if time.thread_time() > left.end:
-                raise TemplateLimit(f"the template takes more than {MAX_SECONDS:g} seconds")
-
-
-@contextlib.contextmanager
-def limited() -> Iterator[None]:
-    """A rendering, or the compilation of a template, which computes what is constant in it."""
-    token = _budget.set(_Budget(MAX_STEPS, max(MAX_STEPS - _LOOK_EVERY, 0), time.thread_time() + MAX_SECONDS))
-    try:
-        yield
-    finally:
-        _budget.reset(token)
 
 
 def rendered(template: jinja2.Template, variables: dict[str, Any], max_chars: int) -> str:
@@ -113,45 +65,17 @@ def _counted(items: Iterable) -> Iterator:
 
 def _measured(value: Any) -> Any:
     if isinstance(value, str):
-        _grow(len(value))
+        grow(len(value))
     elif isinstance(value, (list, tuple)):
-        _grow(_ELEMENT * len(value))
+        grow(ELEMENT * len(value))
     elif isinstance(value, Generator):
         return _counted(value)
     return value
 
 
-def _grow(size: int) -> None:
-    """Pay for ``size`` characters that are about to be made, or just were."""
-    if size > MAX_STRING:
-        raise TemplateLimit(f"the template makes a text of more than {MAX_STRING} characters")
-    tick(size // STEP_CHARS)
-
-
-def _size(value: Any) -> int:
-    if isinstance(value, (list, tuple)):
-        return _ELEMENT * len(value)
-    return len(value) if isinstance(value, (str, bytes)) else 0
-
-
-def _weigh(value: Any) -> None:
-    """Pay for the text that ``value`` makes when it is written out, element by element."""
-    if isinstance(value, str):
-        _grow(len(value))
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            tick()
-            _weigh(key)
-            _weigh(item)
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        for item in value:
-            tick()
-            _weigh(item)
-
-
 def _written(value: Any) -> Any:
     """Every expression that the template writes or compares comes by here."""
-    _weigh(value)
+    weigh(value)
     return value
 
 
@@ -222,7 +146,7 @@ class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
             raise TemplateLimit(f"the template may not call {name}")
         if isinstance(owner, str):
             if name in _WIDTH_METHODS:
-                _grow(max((arg for arg in args if isinstance(arg, int)), default=0) * max(len(owner), 1))
+                grow(max((arg for arg in args if isinstance(arg, int)), default=0) * max(len(owner), 1))
             elif name == "replace" and len(args) >= 2:
                 _check_replace(owner, *args)
             elif name == "join" and args:
@@ -230,7 +154,7 @@ class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
             elif name in _SPLITS:
                 _check_split(owner, *args)
             else:
-                _grow(len(owner))
+                grow(len(owner))
         return _measured(super().call(__context, __obj, *args, **kwargs))
 
     def wrap_str_format(self, value: Any) -> Any:
@@ -241,8 +165,8 @@ class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
         def checked(*args: Any, **kwargs: Any) -> str:
             _check_braces(value.__self__)
-            _weigh(args)
-            _weigh(kwargs)
+            weigh(args)
+            weigh(kwargs)
             return wrapped(*args, **kwargs)
 
         return checked
@@ -255,12 +179,12 @@ class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         elif operator == "*":
             for sequence, count in ((left, right), (right, left)):
                 if isinstance(count, int):
-                    _grow(_size(sequence) * count)
+                    grow(cost(sequence) * count)
         elif operator == "+":
-            _grow(_size(left) + _size(right))
+            grow(cost(left) + cost(right))
         elif operator == "%" and isinstance(left, str):
             _check_percent(left)
-            _weigh(right)
+            weigh(right)
         return super().call_binop(context, operator, left, right)
 
 
@@ -323,44 +247,44 @@ def _guarded(original: Any, check: Any) -> Any:
 def _free(value: Any, *args: Any, **kwargs: Any) -> None:
     """Most filters make no more than they are given."""
     if isinstance(value, str):
-        _grow(len(value))
+        grow(len(value))
     elif isinstance(value, (list, tuple)):
         tick(len(value) // STEP_CHARS)
 
 
 def _check_written(value: Any, *args: Any, **kwargs: Any) -> None:
     for given in (value, args, kwargs):
-        _weigh(given)
+        weigh(given)
 
 
 def _check_elements(value: Any, *args: Any, **kwargs: Any) -> None:
     """A list of characters, each an object."""
     if isinstance(value, str):
-        _grow(_ELEMENT * len(value))
+        grow(ELEMENT * len(value))
 
 
 def _check_width(value: Any, *args: Any, **kwargs: Any) -> None:
-    _grow(_ELEMENT * max((arg for arg in (*args, *kwargs.values()) if isinstance(arg, int)), default=0))
+    grow(ELEMENT * max((arg for arg in (*args, *kwargs.values()) if isinstance(arg, int)), default=0))
 
 
 def _check_center(value: Any, *args: Any, **kwargs: Any) -> None:
-    _grow(max((arg for arg in (*args, *kwargs.values()) if isinstance(arg, int)), default=0))
+    grow(max((arg for arg in (*args, *kwargs.values()) if isinstance(arg, int)), default=0))
 
 
 def _check_indent(text: Any, width: Any = 4, *args: Any, **kwargs: Any) -> None:
-    each = width if isinstance(width, int) else _size(width)
-    _grow(len(str(text)) + each * (str(text).count("\n") + 1))
+    each = width if isinstance(width, int) else cost(width)
+    grow(len(str(text)) + each * (str(text).count("\n") + 1))
 
 
 def _check_wordwrap(text: Any, *args: Any, **kwargs: Any) -> None:
     between = max((len(arg) for arg in (*args, *kwargs.values()) if isinstance(arg, str)), default=1)
-    _grow(len(str(text)) * between)
+    grow(len(str(text)) * between)
 
 
 def _check_replace(text: Any, old: Any, new: Any, *args: Any, **kwargs: Any) -> None:
     text, old, new = str(text), str(old), str(new)
     times = text.count(old) if old else len(text) + 1
-    _grow(len(text) + times * max(len(new) - len(old), 0))
+    grow(len(text) + times * max(len(new) - len(old), 0))
 
 
 def _check_split(text: str, separator: Any = None, *args: Any) -> None:
@@ -368,7 +292,7 @@ def _check_split(text: str, separator: Any = None, *args: Any) -> None:
         parts = text.count(separator)
     else:
         parts = sum([text.count(space) for space in " \t\n\r\v\f"])
-    _grow(len(text) + 6 * _ELEMENT * parts)
+    grow(len(text) + 6 * ELEMENT * parts)
 
 
 def _check_sum(value: Any, *args: Any, **kwargs: Any) -> None:
@@ -376,8 +300,8 @@ def _check_sum(value: Any, *args: Any, **kwargs: Any) -> None:
     if isinstance(value, (list, tuple)):
         size = 0
         for item in value:
-            size += _size(item)
-            _grow(size)
+            size += cost(item)
+            grow(size)
 
 
 #: Tests that look into values.
@@ -427,8 +351,8 @@ def _joined(separator: str, items: Any) -> list[Any]:
     found = []
     for item in items:
         tick()
-        _weigh(item)
-        _grow(len(separator))
+        weigh(item)
+        grow(len(separator))
         found.append(item)
     return found
 
@@ -442,8 +366,8 @@ def _join(environment: Environment, value: Any, d: str = "", attribute: str | in
 
 def _format(value: Any, *args: Any, **kwargs: Any) -> str:
     _check_percent(str(value))
-    _weigh(args)
-    _weigh(kwargs)
+    weigh(args)
+    weigh(kwargs)
     return str(value) % (kwargs or args)
 
 
@@ -453,7 +377,7 @@ def _check_percent(form: str) -> None:
         for number in found.groups():
             if number == "*":
                 raise TemplateLimit("the template formats with a width that is computed")
-            _grow(int(number or 0))
+            grow(int(number or 0))
 
 
 def _check_braces(form: str) -> None:
@@ -462,7 +386,7 @@ def _check_braces(form: str) -> None:
         if nested:
             raise TemplateLimit("the template formats with a width that is computed")
         for number in re.findall("[0-9]+", spec):
-            _grow(int(number))
+            grow(int(number))
 
 
 def _raise_exception(message: str) -> None:
@@ -483,7 +407,7 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """As Hugging Face's templates have it: no HTML escapes."""
-    _weigh(value)
+    weigh(value)
     if isinstance(indent, int):
         indent = min(indent, _MAX_INDENT)
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -9,8 +9,9 @@ import jinja2.meta
 
 from octavo.common.log import logger
 from octavo.errors import BadRequest, ConfigError
+from octavo.front.chat.budget import MAX_STRING, TooLong
 from octavo.front.chat.messages import Takes, normalise
-from octavo.front.chat.sandbox import MAX_STRING, Environment, TooLong, rendered
+from octavo.front.chat.sandbox import Environment, rendered
 from octavo.front.tokenizers.base import Tokenizer
 
 _log = logger(__name__)

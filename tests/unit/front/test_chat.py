@@ -4,7 +4,7 @@ import pytest
 
 from front.support import small
 from octavo.errors import BadRequest, ConfigError, Unsupported
-from octavo.front.chat import sandbox
+from octavo.front.chat import budget
 from octavo.front.chat.template import ChatTemplate
 
 SPECIALS = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -286,13 +286,13 @@ def test_a_long_conversation_stays_in_the_limits():
 
 @pytest.mark.parametrize("source", HEAVY)
 def test_a_template_has_an_end(source, monkeypatch):
-    monkeypatch.setattr(sandbox, "MAX_STEPS", 20_000)
+    monkeypatch.setattr(budget, "MAX_STEPS", 20_000)
     with pytest.raises(BadRequest, match="the chat template"):
         write(source)
 
 
 def test_a_template_has_an_end_in_time(monkeypatch):
-    monkeypatch.setattr(sandbox, "MAX_SECONDS", 0.05)
+    monkeypatch.setattr(budget, "MAX_SECONDS", 0.05)
     with pytest.raises(BadRequest, match="seconds"):
         write("{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}")
 
