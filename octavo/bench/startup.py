@@ -30,6 +30,8 @@ print(json.dumps({"phases": phases, "boot": llm.ready.phases}))
 llm.close()
 """
 
+#: Quiet seconds in which a server makes ready what nobody has asked for yet (the vocabulary, for grammars).
+SETTLE = 5.0
 #: Quiet seconds over which a server's own use of the processor is counted.
 IDLE = 10.0
 
@@ -90,6 +92,7 @@ def _server(engine: dict[str, Any]) -> dict[str, Any]:
             phases = {"listening": time.monotonic() - begin}
             _first_token(child.url)
             phases["first_token"] = time.monotonic() - begin
+            time.sleep(SETTLE)
             before = sum(child.cpu_seconds().values())
             time.sleep(IDLE)
             spent = sum(child.cpu_seconds().values()) - before
