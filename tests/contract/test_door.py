@@ -22,7 +22,6 @@ CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
 KEY = "first-key-0123456789"
 HELD = {"Authorization": f"Bearer {KEY}"}
-ABORTED = 'vllm:request_success_total{engine="0",finished_reason="abort"'
 LONG = {"prompt": "the cat", "max_tokens": 400, "ignore_eos": True}
 
 
@@ -348,14 +347,15 @@ class Deaf:
 
 def test_a_client_that_does_not_read_is_cut_off(door):
     resident = psutil.Process(door.process.pid).memory_info
-    before, aborted = resident().rss, door_metric(door, ABORTED)
-    # More than sockets hold between them: each token with what else it could have been.
+    before = resident().rss
+    # More than sockets hold between them: each token with what else it could have been. Whether the answers were at
+    # their end when the connection was cut is a matter of speed.
     body = LONG | {"n": 24, "logprobs": 20, "stream": True, "max_tokens": 500}
     deaf = Deaf(door, body, **HELD)
-    door.until("abort", lambda: door_metric(door, ABORTED) >= aborted + 24, timeout=60)
+    door.until("a connection", lambda: connections(door) > 0)
     door.until("cut connections", lambda: connections(door) == 0, timeout=60)
+    door.until("rest", lambda: running(door) == 0, timeout=60)
     assert resident().rss - before < 96 << 20
-    assert running(door) == 0
     assert door.post(TEXT, {"prompt": "a", "max_tokens": 1}, **HELD)[0] == 200
     deaf.line.close()
 
