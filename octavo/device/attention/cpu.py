@@ -1,4 +1,5 @@
-"""Attention on a CPU: pages gathered into a buffer that stays in the cache, and torch's own attention over it.
+"""Attention on a CPU: pages gathered into a buffer that stays in the cache, and torch's own attention over it; for
+prompts in bfloat16 without AMX two matrix products (``kernels/spelt_prefill``).
 
 KV cache: [pages, page, Hk * D + Hk * Dv], a token's keys and values side by side as the fused linear gives them, so
 that storing is one write a layer and gathering copies whole pages. Rows are gathered a few at a time: at 1,500 tokens
