@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from octavo.common.math import cdiv, next_power_of_two
-from octavo.device.kernels.launch import AFTER, launch
+from octavo.device.kernels.launch import AFTER, has_kernels, launch
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -22,7 +22,7 @@ CODES = {None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3}
 
 def gated(x: Tensor, act: str) -> Tensor:
     """x [T, 2 F] -> [T, F]: ``act`` of the first half times the second."""
-    return gated_triton(x, act) if x.is_cuda else gated_torch(x, act)
+    return gated_triton(x, act) if has_kernels(x) else gated_torch(x, act)
 
 
 def gated_torch(x: Tensor, act: str) -> Tensor:

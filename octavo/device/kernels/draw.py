@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from octavo.common.math import cdiv, next_power_of_two
-from octavo.device.kernels.launch import AFTER, launch
+from octavo.device.kernels.launch import AFTER, has_kernels, launch
 
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
@@ -28,7 +28,7 @@ _spread: dict[torch.device, Tensor] = {}
 
 def keys(seeds: Tensor, positions: Tensor) -> Tensor:
     """int32[N, 2] of int64[N] seeds and positions (the position that the drawn token takes)."""
-    return keys_triton(seeds, positions) if seeds.is_cuda else keys_torch(seeds, positions)
+    return keys_triton(seeds, positions) if has_kernels(seeds) else keys_torch(seeds, positions)
 
 
 def keys_triton(seeds: Tensor, positions: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ def draw_rows(logits: Tensor, key: Tensor, heat: Tensor, scaled: bool = False) -
 
     ``scaled``: the logits are already divided by the temperature.
     """
-    if logits.is_cuda:
+    if has_kernels(logits):
         return best_triton(logits, key, heat, scaled)
     return draw_rows_torch(logits, key, heat, scaled)
 
@@ -134,7 +134,7 @@ def draw_among(logits: Tensor, ids: Tensor, key: Tensor) -> tuple[Tensor, Tensor
 
 def pick(logits: Tensor) -> tuple[Tensor, Tensor]:
     """The most likely token of each row: ids int64[N], logits float32[N] (NaN if the row holds one)."""
-    return best_triton(logits) if logits.is_cuda else pick_torch(logits)
+    return best_triton(logits) if has_kernels(logits) else pick_torch(logits)
 
 
 def best_triton(

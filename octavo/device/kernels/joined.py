@@ -8,12 +8,11 @@ its result (``with_squares``), so that no kernel reads a row twice.
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from octavo.common.math import cdiv, next_power_of_two
 from octavo.device.kernels.activation import CODES, gated
-from octavo.device.kernels.launch import AFTER, FIRST, exact, launch
+from octavo.device.kernels.launch import AFTER, FIRST, exact, launch, product
 from octavo.device.kernels.norm import rms_norm
 
 #: Most rows that own kernels multiply.
@@ -115,8 +114,8 @@ def joined_torch(
     if eps is not None:
         x = rms_norm(x, None, eps)
     if add is not None and bias is None:
-        return with_squares(add.addmm_(x, weight.t()), None)  # elsewhere torch copies ``add`` first
-    y = F.linear(x, weight, bias)
+        return with_squares(product(x, weight, add=add), None)
+    y = product(x, weight, bias)
     if act is not None:
         return gated(y, act)
     return y if add is None else y.add_(add)

@@ -12,12 +12,47 @@ Triton is imported by the files under ``kernels.triton`` alone, which are import
 """
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import Tensor
+
+#: What stands in for the device while launches are noted and not done: kernel (None: the library's product), grid,
+#: arguments, ``pdl``, options.
+Taker = Callable[[Any, tuple[int, ...], tuple[Any, ...], int, dict[str, Any]], None]
 
 PLAIN, AFTER, FIRST = 0, 1, 2
+_taker: Taker | None = None
+
+
+@contextmanager
+def taken(taker: Taker) -> Iterator[None]:
+    """Within it every launch goes to ``taker`` and nothing runs, whatever device the tensors are on: what results hold
+    is undefined."""
+    global _taker
+    before, _taker = _taker, taker
+    try:
+        yield
+    finally:
+        _taker = before
+
+
+def has_kernels(x: Tensor) -> bool:
+    """Whether ``x`` is where the Triton kernels run."""
+    return x.is_cuda or _taker is not None
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, add: Tensor | None = None) -> Tensor:
+    """x [T, K] @ weight [N, K].T by the vendor's library (cuBLAS), plus ``bias`` [N], or into ``add`` [T, N]."""
+    if _taker is not None:
+        _taker(None, (len(x), *weight.shape), (), PLAIN, {})
+        return x.new_empty(len(x), len(weight)) if add is None else add
+    if add is None:
+        return torch.nn.functional.linear(x, weight, bias)
+    return add.addmm_(x, weight.t())  # elsewhere torch copies ``add`` first
 
 
 @lru_cache
@@ -30,7 +65,9 @@ def can_overlap() -> bool:
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, pdl: int = PLAIN, **options: Any) -> None:
     """Run a Triton kernel on the current stream. ``options``: its constexprs, ``num_warps``, ``num_stages``."""
-    if pdl and can_overlap():
+    if _taker is not None:
+        _taker(kernel, grid, args, pdl, options)
+    elif pdl and can_overlap():
         kernel[grid](*args, PDL=pdl, launch_pdl=True, **options)
     else:
         kernel[grid](*args, PDL=0, **options)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from octavo.common.math import next_power_of_two
-from octavo.device.kernels.launch import AFTER, launch
+from octavo.device.kernels.launch import AFTER, has_kernels, launch
 
 #: Most rows for which ``rms_norm_paired`` is the faster one.
 FEW = 16
@@ -13,7 +13,7 @@ FEW = 16
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """x [..., H], weight [H] (None for ones) -> x's dtype, computed in float32 and rounded once; ``weight`` may be
     float32 beside a narrower x."""
-    if x.is_cuda and x.dim() == 2:
+    if has_kernels(x) and x.dim() == 2:
         return rms_norm_triton(x, weight, eps)
     return rms_norm_torch(x, weight, eps)
 

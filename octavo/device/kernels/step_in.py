@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from octavo.common.math import cdiv, next_power_of_two
-from octavo.device.kernels.launch import launch
+from octavo.device.kernels.launch import has_kernels, launch
 
 #: Most rows that one program sums over.
 ROWS = 4096
@@ -46,7 +46,7 @@ def step_in(
     A row with a piece of prompt starts where the plan says (nothing of it is in flight); another where the device is.
     Behind its ``known`` tokens a row feeds its last token, then its drafts.
     """
-    if rows.is_cuda and drafts is None and len(rows) <= ROWS:
+    if has_kernels(rows) and drafts is None and len(rows) <= ROWS:
         return step_in_triton(rows, takes, known, planned, chunk, computed, last, tokens)
     return step_in_torch(rows, takes, known, planned, chunk, computed, last, tokens, drafts)
 
@@ -131,7 +131,7 @@ def slots(positions: Tensor, token_rows: Tensor, table: Tensor, page: int, alive
 
     positions int64[T], token_rows int64[T] (persistent rows), table int32[R + 1, P], alive bool[R + 1].
     """
-    if positions.is_cuda:
+    if has_kernels(positions):
         return slots_triton(positions, token_rows, table, page, alive)
     return slots_torch(positions, token_rows, table, page, alive)
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from octavo.common.math import next_power_of_two
-from octavo.device.kernels.launch import AFTER, launch
+from octavo.device.kernels.launch import AFTER, has_kernels, launch
 
 #: Most rows that one program commits.
 ROWS = 4096
@@ -32,7 +32,7 @@ def commit(
     ``limit`` tokens, or of a draw that is not sound; its last token is still said, except in the last case.
     """
     given = rows, seq_lens, sampled, tokens, good, computed, last, alive, limit, min_len, stops
-    if rows.is_cuda and len(rows) <= ROWS:
+    if has_kernels(rows) and len(rows) <= ROWS:
         return commit_triton(*given)
     return commit_torch(*given)
 

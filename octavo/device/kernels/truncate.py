@@ -5,7 +5,7 @@ from torch import Tensor
 
 from octavo.common.math import cdiv, next_power_of_two
 from octavo.device.kernels.draw import best_triton
-from octavo.device.kernels.launch import AFTER, launch
+from octavo.device.kernels.launch import AFTER, has_kernels, launch
 from octavo.device.kernels.logprobs import log_sum_exp
 
 #: Tokens that are tried for top-p before the whole row is sorted.
@@ -18,7 +18,7 @@ BLOCK = 64
 
 def min_p(logits: Tensor, least: Tensor) -> None:
     """In place: -inf where a token is less than ``least`` [N] times as likely as the best one. 0 is off."""
-    if logits.is_cuda:
+    if has_kernels(logits):
         min_p_triton(logits, least)
     else:
         min_p_torch(logits, least)
@@ -48,7 +48,7 @@ def top_k_p(logits: Tensor, k: Tensor, p: Tensor) -> None:
     """In place: keep the k [N] most likely tokens (0 is off) and those that tie with the last of them; of what is left
     the fewest most likely ones whose probabilities reach p [N] together (1 is off), again with ties. One always stays.
     """
-    if logits.is_cuda:
+    if has_kernels(logits):
         top_k_p_triton(logits, k, p)
     else:
         top_k_p_torch(logits, k, p)

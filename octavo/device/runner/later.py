@@ -14,6 +14,7 @@ from torch import Tensor
 
 from octavo.device.attention.base import GraphUse
 from octavo.device.batch.batch import InputBatch
+from octavo.device.kernels.launch import has_kernels
 from octavo.device.layers.step import Bound
 from octavo.device.models.base import CausalLM
 from octavo.device.platforms.base import Platform
@@ -76,17 +77,27 @@ class AsyncRunner(ModelRunner):
             self._mixed = MixedSteps(*parts)
 
     @torch.inference_mode()
-    def warm(self, sizes: Sequence[int]) -> None:
-        """Run decode steps of these sizes twice on the spare row, which captures them: what is made on first use makes
-        nobody wait then."""
-        if self._decode is None:
-            return
+    def warm(
+        self,
+        sizes: Sequence[int],
+        draws: Sequence[Draw] = (Draw.GREEDY, Draw.WARM),
+        mixed: Sequence[tuple[int, int]] = (),
+        times: int = 2,
+    ) -> None:
+        """Run decode steps of these sizes on the spare row, twice, which captures them: what is made on first use makes
+        nobody wait then. ``mixed``: (tokens, rows) of steps with pieces of prompt."""
         self._platform.enter()
-        for size in sorted({padded(size) for size in sizes}):
-            rows = ints(np.full(size, self.state.rows))
-            for draw in (Draw.GREEDY, Draw.WARM):
-                for _ in range(2):
+        for _ in range(times if self._decode is not None else 0):
+            assert self._decode is not None
+            for size in sorted({padded(size) for size in sizes}):
+                rows = ints(np.full(size, self.state.rows))
+                for draw in draws:
                     self._ring.publish(self._decode.tail(self._decode.body(rows), draw), 0)
+        for _ in range(times if self._mixed is not None else 0):
+            assert self._mixed is not None
+            for tokens, count in mixed:
+                for draw in draws:
+                    self._ring.publish(self._mixed.tail(self._mixed.spare(tokens, count), draw), 0)
 
     def _fail(self, body: Body, error: Exception) -> None:
         super()._fail(body, error)
@@ -179,7 +190,7 @@ class AsyncRunner(ModelRunner):
         if which is None:
             which = torch.arange(len(rows), device=self._device)
         step = self._piece
-        narrow = {"narrow": True} if kind <= Draw.WARM and hidden.is_cuda else {}
+        narrow = {"narrow": True} if kind <= Draw.WARM and has_kernels(hidden) else {}
         drawn = [
             self.sampler.draw(
                 kind,

@@ -103,9 +103,23 @@ class MixedSteps:
         block[COLUMNS * rows : COLUMNS * rows + len(plan.chunk)] = plan.chunk
         send(block, self._block[: len(block)])
         singles = bool((plan.takes == 1).any()) or size - tokens == 1
+        return self._run(step, size, singles)
+
+    def spare(self, tokens: int, count: int) -> Mixed:
+        """Run the body for up to ``tokens`` tokens of up to ``count`` rows, all of them the spare row's."""
+        rows, size = padded_rows(count), padded_tokens(tokens)
+        assert size is not None
+        step = self._sizes.setdefault(rows, Mixed(rows, self._device))
+        block = np.zeros(COLUMNS * rows + size, np.int64)
+        columns = block[: COLUMNS * rows].reshape(COLUMNS, rows)
+        columns[0], columns[1, 0] = self._state.rows, size
+        send(block, self._block[: len(block)])
+        return self._run(step, size, True)
+
+    def _run(self, step: Mixed, size: int, singles: bool) -> Mixed:
         body = step.bodies.get((size, singles))
         if body is None:
-            name = f"the body of {size} tokens, {rows} rows"
+            name = f"the body of {size} tokens, {step.rows} rows"
             body = step.bodies[size, singles] = Lazy(lambda: self._run_body(step, size, singles), self._graphs, name)
         body()
         return step

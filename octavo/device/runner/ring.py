@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from octavo.common.math import next_power_of_two
+from octavo.device.kernels.launch import has_kernels
 from octavo.device.kernels.publish import NO_TOKEN, NOT_A_NUMBER, SILENT, TAGS, store_words, words
 from octavo.device.platforms.base import Platform
 from octavo.errors import EngineDead
@@ -31,7 +32,7 @@ class Ring:
         self._words = platform.pinned((next_power_of_two(slots), rows + 1), torch.int64)
         self._host = self._words.numpy()
         self._clock = torch.ones(1, dtype=torch.int64, device=platform.device)
-        self._direct = platform.can_store_to_host and platform.device.type == "cuda"
+        self._direct = platform.can_store_to_host and has_kernels(self._clock)
         self._next = 1
 
     def pack(self, tokens: Tensor, counts: Tensor, living: Tensor, scores: Tensor) -> Tensor | None:

@@ -1,0 +1,126 @@
+"""Variants of Triton kernels, as data: what a kernel is compiled for. They can be listed without running anything
+(``listing``), sent to other processes, and compiled there for a GPU that is not here (``build``), into the same entries
+of Triton's cache that a launch looks for.
+
+``worker.variants`` lists those of a model.
+"""
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from octavo.device.kernels.launch import taken
+
+#: torch dtype -> Triton's name of it.
+NAMES = {
+    torch.bool: "i1",
+    torch.uint8: "u8",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float32: "fp32",
+}
+_DTYPES = {name: dtype for dtype, name in NAMES.items()}
+#: Bytes of an address, and factors of an integer, that Triton makes use of.
+_ALIGNED = 16
+
+
+class Pointer(NamedTuple):
+    """A tensor argument: Triton's name of its dtype, and whether its address is a multiple of 16."""
+
+    dtype: str
+    aligned: bool
+
+
+class Variant(NamedTuple):
+    """A kernel of ``kernels.triton`` (module, name), its positional arguments (pointers, and numbers that stand for all
+    of their kind) and its options: constexprs, ``num_warps`` and the like, sorted by name."""
+
+    module: str
+    name: str
+    args: tuple[Pointer | int | float | bool, ...]
+    options: tuple[tuple[str, Any], ...]
+
+
+def variant(kernel: Any, args: tuple[Any, ...], pdl: int, options: dict[str, Any]) -> Variant:
+    """Of a launch on a GPU that has programmatic dependent launch if ``pdl`` is not 0."""
+    more = {"PDL": pdl} | ({"launch_pdl": True} if pdl else {})
+    made = tuple(sorted((options | more).items()))
+    return Variant(kernel.fn.__module__, kernel.fn.__name__, tuple(map(_argument, args)), made)
+
+
+def _argument(value: Any) -> Pointer | int | float | bool:
+    if isinstance(value, Tensor):
+        return Pointer(NAMES[value.dtype], value.storage_offset() * value.itemsize % _ALIGNED == 0)
+    if isinstance(value, int) and not isinstance(value, bool) and value != 1:
+        wide = 1 << 40 if not -(1 << 31) <= value < 1 << 31 else 0
+        return wide + (_ALIGNED if value % _ALIGNED == 0 else _ALIGNED + 1)
+    return 0.0 if isinstance(value, float) else value
+
+
+@contextmanager
+def listing(overlap: bool = True) -> Iterator[list[Variant]]:
+    """Within it launches are listed, each variant once, in the order of their first launch; nothing runs. ``overlap``:
+    whether the GPU that they are for has programmatic dependent launch (compute capability 9.0 and up). Whole numbers
+    that a kernel was given are 0 afterwards, since what comes next may use them as indexes."""
+    seen: dict[Variant, None] = {}
+    found: list[Variant] = []
+
+    def take(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], pdl: int, options: dict[str, Any]) -> None:
+        for arg in args:
+            if isinstance(arg, Tensor) and not arg.is_floating_point():
+                arg.zero_()
+        if kernel is None:
+            return
+        one = variant(kernel, args, pdl if overlap else 0, options)
+        if one not in seen:
+            seen[one] = None
+            found.append(one)
+
+    with taken(take):
+        yield found
+
+
+class _Stand:
+    """A tensor of which Triton asks dtype and address."""
+
+    def __init__(self, pointer: Pointer):
+        self.dtype = _DTYPES[pointer.dtype]
+        self._address = 0 if pointer.aligned else 4
+
+    def data_ptr(self) -> int:
+        return self._address
+
+
+class _Driver:
+    """What Triton asks of a driver to compile: the target."""
+
+    def __init__(self, capability: int):
+        from triton.backends.compiler import GPUTarget
+
+        self._target = GPUTarget("cuda", capability, 32)
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def build(one: Variant, capability: int) -> Any:
+    """Compile a variant for a compute capability (90: 9.0), or find it in Triton's cache: Triton's CompiledKernel, not
+    loaded. No GPU is asked: this process must not launch kernels afterwards. Raises what Triton's compiler raises."""
+    from triton.runtime import driver
+
+    driver.set_active(_Driver(capability))
+    kernel = getattr(importlib.import_module(one.module), one.name)
+    args = [_Stand(arg) if isinstance(arg, Pointer) else arg for arg in one.args]
+    return kernel.run(*args, grid=(1,), warmup=True, **dict(one.options))
