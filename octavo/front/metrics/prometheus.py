@@ -1,16 +1,14 @@
 """Prometheus: vLLM's metric names, so that dashboards and autoscalers work unchanged."""
 
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping
-from itertools import accumulate
+import os
+from collections.abc import Mapping
 from typing import Any, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from prometheus_client.metrics_core import HistogramMetricFamily
-from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
+from octavo.front.metrics.processes import Processes, seconds
+from octavo.front.metrics.strips import Histogram, Number, Sheet, Strips
 from octavo.outputs import RequestMetrics
 from octavo.params import SamplingParams
 from octavo.wire.stats import StepStats
@@ -19,6 +17,9 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 REASONS = ("stop", "length", "abort", "error")
 #: Those that were received and still run aside, these add up to those that were received.
 OUTCOMES = ("succeeded", "failed", "aborted", "rejected")
+RECEIVED, ENDED = "octavo:requests_received", "octavo:requests_ended"
+#: Rows of a strip that are no metrics: the process that writes it; seconds of the processor of those that have ended.
+_PID, _SPENT = ("pid",), ("spent",)
 _WAITS = ("capacity", "deferred")
 _LABELS = ("model_name", "engine")
 _SECONDS_TO_FIRST = (
@@ -58,34 +59,28 @@ class Ended(Protocol):
     def most_tokens(self) -> int | None: ...
 
 
-class ManyTimes(Collector):
-    """A histogram that takes a value many times at the cost of once; the library's own takes it once."""
-
-    def __init__(self, name: str, text: str, labels: Mapping[str, str], buckets: tuple[float, ...]):
-        self._name, self._text, self._labels, self._buckets = name, text, labels, buckets
-        self._counts = [0] * (len(buckets) + 1)
-        self._sum = 0.0
-
-    def observe(self, value: float, times: int = 1) -> None:
-        self._counts[bisect_left(self._buckets, value)] += times
-        self._sum += value * times
-
-    def collect(self) -> Iterator[HistogramMetricFamily]:
-        family = HistogramMetricFamily(self._name, self._text, labels=list(self._labels))
-        bounds = [floatToGoString(bound) for bound in (*self._buckets, float("inf"))]
-        family.add_metric(
-            list(self._labels.values()), list(zip(bounds, accumulate(self._counts), strict=True)), self._sum
-        )
-        yield family
-
-
 class Prometheus:
-    """The metrics of one engine: an observer of requests and of step statistics. ``text`` is what a scraper gets."""
+    """The metrics of one engine: an observer of requests and of step statistics. ``text`` is what a scraper gets.
 
-    def __init__(self, model: str, max_model_len: int, cache: Mapping[str, Any], engine: str = "0"):
+    Where several processes serve the engine each has one of these, with its ``own`` strip of ``strips``: the text is
+    of all of them, whoever is asked.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        max_model_len: int,
+        cache: Mapping[str, Any],
+        engine: str = "0",
+        strips: Strips | None = None,
+        own: int = 0,
+    ):
+        self._sheet = Sheet(Strips() if strips is None else strips, own)
         self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
+        self._registry.register(Processes(self._pids, self._spent))
+        self._registry.register(self._sheet)
         self._label_values = (model, engine)
+        self._sheet.strip.row(_PID, 1)[0] = os.getpid()
         tokens = _one_two_five(max_model_len)
 
         self._running = self._gauge("num_requests_running", "requests that run")
@@ -100,23 +95,25 @@ class Prometheus:
         self._hits = self._counter("prefix_cache_hits", "prompt tokens that the prefix cache gave")
         self._cached = self._counter("prompt_tokens_cached", "prompt tokens of ended requests that were cached")
         self._preemptions = self._counter("num_preemptions", "requests that had to give their pages back")
-        self._received = self._own_counter("requests_received", "requests handed to the engine")
-        ended = Counter("octavo:requests_ended", "how they ended", (*_LABELS, "outcome"), registry=self._registry)
-        self._ended = {outcome: ended.labels(*self._label_values, outcome) for outcome in OUTCOMES}
+        self._received = self._sheet.add("counter", RECEIVED, "requests handed to the engine", _LABELS).number(
+            *self._label_values
+        )
+        ended = self._sheet.add("counter", ENDED, "how they ended", (*_LABELS, "outcome"))
+        self._ended = {outcome: ended.number(*self._label_values, outcome) for outcome in OUTCOMES}
         self._drafts = self._counter("spec_decode_num_drafts", "steps of a request in which drafts were verified")
         self._draft_tokens = self._counter("spec_decode_num_draft_tokens", "draft tokens verified")
         self._accepted = self._counter("spec_decode_num_accepted_tokens", "draft tokens that were right")
-        self._accepted_at = Counter(
+        self._accepted_at = self._sheet.add(
+            "counter",
             "vllm:spec_decode_num_accepted_tokens_per_pos",
             "draft tokens that were right, by their place among the drafts",
             (*_LABELS, "position"),
-            registry=self._registry,
         )
         self._success = self._by_reason("request_success", "answers that ended, by reason")
 
-        self._step_tokens = self._many_times("iteration_tokens_total", "tokens a step", _STEP_TOKENS)
+        self._step_tokens = self._histogram("iteration_tokens_total", "tokens a step", _STEP_TOKENS)
         self._first = self._histogram("time_to_first_token_seconds", "arrival to first token", _SECONDS_TO_FIRST)
-        self._between = self._many_times("inter_token_latency_seconds", "token to token", _SECONDS_BETWEEN)
+        self._between = self._histogram("inter_token_latency_seconds", "token to token", _SECONDS_BETWEEN)
         self._per_token = self._histogram(
             "request_time_per_output_token_seconds", "mean time a token of a request, after the first", _SECONDS_BETWEEN
         )
@@ -132,15 +129,15 @@ class Prometheus:
         )
         self._request_max = self._histogram("request_params_max_tokens", "max_tokens that requests asked for", tokens)
         self._request_n = self._histogram("request_params_n", "n that requests asked for", _N)
-        self._http = Counter(
-            "http_requests", "answered HTTP requests", ("handler", "method", "status"), registry=self._registry
+        self._http = self._sheet.add(
+            "counter", "http_requests", "answered HTTP requests", ("handler", "method", "status")
         )
-        self._http_seconds = Histogram(
+        self._http_seconds = self._sheet.add(
+            "histogram",
             "http_request_duration_seconds",
             "until the last byte of the answer",
             ("handler", "method"),
-            buckets=_SECONDS_WHOLE,
-            registry=self._registry,
+            _SECONDS_WHOLE,
         )
 
     def text(self) -> bytes:
@@ -164,7 +161,7 @@ class Prometheus:
             self._draft_tokens.inc(stats.draft_tokens)
             self._accepted.inc(sum(stats.accepted))
             for position, count in enumerate(stats.accepted):
-                self._accepted_at.labels(*self._label_values, str(position)).inc(count)
+                self._accepted_at.number(*self._label_values, str(position)).inc(count)
         if stats.steps:
             self._step_tokens.observe((stats.prompt_tokens + stats.generation_tokens) / stats.steps, stats.steps)
 
@@ -208,39 +205,48 @@ class Prometheus:
     def http(self, handler: str, method: str, status: int, seconds: float) -> None:
         """An answered HTTP request; ``handler`` is the route's pattern, never a path that a client made up."""
         method = method if method in _METHODS else "other"
-        self._http.labels(handler, method, f"{status // 100}xx").inc()
-        self._http_seconds.labels(handler, method).observe(seconds)
+        self._http.number(handler, method, f"{status // 100}xx").inc()
+        self._http_seconds.histogram(handler, method).observe(seconds)
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"vllm:{name}", text, _LABELS, registry=self._registry).labels(*self._label_values)
+    def bury(self, strip: int) -> None:
+        """The process that wrote ``strip`` has ended and was not yet waited for: what it had begun was aborted."""
+        rows = self._sheet.strips[strip].rows()
+        ended = {name[-1]: row for name, row in rows.items() if name[0] == ENDED}
+        for name, row in rows.items():
+            if name[0] == RECEIVED and ended:
+                ended["aborted"][0] += row[0] - sum(one[0] for one in ended.values())
+        if _PID in rows and rows[_PID][0]:
+            self._sheet.strip.row(_SPENT, 1)[0] += seconds(int(rows[_PID][0]))
+            rows[_PID][0] = 0.0
+
+    def _pids(self) -> list[int]:
+        found = [strip.rows().get(_PID) for strip in self._sheet.strips]
+        return [int(row[0]) for row in found if row is not None and row[0]]
+
+    def _spent(self) -> float:
+        return sum(row[0] for strip in self._sheet.strips if (row := strip.rows().get(_SPENT)) is not None)
+
+    def _gauge(self, name: str, text: str) -> Number:
+        return self._sheet.add("gauge", f"vllm:{name}", text, _LABELS).number(*self._label_values)
 
     def _gauge_info(self, name: str, text: str, values: Mapping[str, Any]) -> None:
-        gauge = Gauge(f"vllm:{name}", text, ("engine", *values), registry=self._registry)
-        gauge.labels(self._label_values[1], *[str(value) for value in values.values()]).set(1)
+        gauge = self._sheet.add("gauge", f"vllm:{name}", text, ("engine", *values))
+        gauge.number(self._label_values[1], *[str(value) for value in values.values()]).set(1)
 
-    def _by(self, name: str, text: str, reasons: tuple[str, ...]) -> dict[str, Gauge]:
-        gauge = Gauge(f"vllm:{name}", text, (*_LABELS, "reason"), registry=self._registry)
-        return {reason: gauge.labels(*self._label_values, reason) for reason in reasons}
+    def _by(self, name: str, text: str, reasons: tuple[str, ...]) -> dict[str, Number]:
+        gauge = self._sheet.add("gauge", f"vllm:{name}", text, (*_LABELS, "reason"))
+        return {reason: gauge.number(*self._label_values, reason) for reason in reasons}
 
-    def _counter(self, name: str, text: str) -> Counter:
-        return Counter(f"vllm:{name}", text, _LABELS, registry=self._registry).labels(*self._label_values)
+    def _counter(self, name: str, text: str) -> Number:
+        return self._sheet.add("counter", f"vllm:{name}", text, _LABELS).number(*self._label_values)
 
-    def _own_counter(self, name: str, text: str) -> Counter:
-        return Counter(f"octavo:{name}", text, _LABELS, registry=self._registry).labels(*self._label_values)
+    def _by_reason(self, name: str, text: str) -> dict[str, Number]:
+        counter = self._sheet.add("counter", f"vllm:{name}", text, (*_LABELS, "finished_reason"))
+        return {reason: counter.number(*self._label_values, reason) for reason in REASONS}
 
-    def _by_reason(self, name: str, text: str) -> dict[str, Counter]:
-        counter = Counter(f"vllm:{name}", text, (*_LABELS, "finished_reason"), registry=self._registry)
-        return {reason: counter.labels(*self._label_values, reason) for reason in REASONS}
-
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        found = Histogram(f"vllm:{name}", text, _LABELS, buckets=buckets, registry=self._registry)
-        return found.labels(*self._label_values)
-
-    def _many_times(self, name: str, text: str, buckets: tuple[float, ...]) -> ManyTimes:
-        labels = dict(zip(_LABELS, self._label_values, strict=True))
-        found = ManyTimes(f"vllm:{name}", text, labels, buckets)
-        self._registry.register(found)
-        return found
+    def _histogram(self, name: str, text: str, bounds: tuple[float, ...]) -> Histogram:
+        found = self._sheet.add("histogram", f"vllm:{name}", text, _LABELS, bounds)
+        return found.histogram(*self._label_values)
 
 
 def _one_two_five(most: int) -> tuple[int, ...]:
