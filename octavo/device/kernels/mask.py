@@ -1,12 +1,22 @@
 """Hard rules: bit masks (grammars, allowed ids), added bias, forbidden ids, bad words."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
 
 def apply_bits(logits: Tensor, bits: Tensor) -> None:
     """In place: -inf where bit v of ``bits`` int32[N, ceil(V / 32)] is 0."""
-    apply_bits_torch(logits, bits)
+    if logits.is_cpu:
+        apply_bits_cpu(logits, bits)
+    else:
+        apply_bits_torch(logits, bits)
+
+
+def apply_bits_cpu(logits: Tensor, bits: Tensor) -> None:
+    """numpy opens bits, and ``where`` picks, several times as fast as shifts and ``masked_fill_``."""
+    may = np.unpackbits(bits.numpy().view(np.uint8), axis=1, bitorder="little")[:, : logits.shape[1]]
+    torch.where(torch.from_numpy(may.view(np.bool_)), logits, logits.new_tensor(float("-inf")), out=logits)
 
 
 def apply_bits_torch(logits: Tensor, bits: Tensor) -> None:
