@@ -15,6 +15,7 @@ from torch import Tensor
 from octavo.common.math import cdiv, next_power_of_two
 from octavo.device.attention.base import AttentionNeed, GraphUse, KVCache, LayerAttention
 from octavo.device.batch.batch import InputBatch
+from octavo.device.kernels import tuned
 from octavo.device.kernels.launch import AFTER, FIRST, exact, launch
 from octavo.wire.kv import KVSpec
 
@@ -35,9 +36,17 @@ class Decode(NamedTuple):
     pdl: int
 
 
-def choose(pairs: int) -> Decode:
-    """By the number of (row, key-value head) pairs, rounded up to a power of two: measured on an H200 with 8 heads of
-    128 and contexts of 256, 4,096 and 32,768. A split gets one tile at least, so that short rows are not split."""
+def choose(pairs: int, group: int, head_dim: int) -> Decode:
+    """For (row, key-value head) pairs, rounded up to a power of two, of ``group`` query heads each."""
+    known = tuned.decode(pairs, group, head_dim)
+    if known is None or ((how := Decode(*known)).splits > 1 and pairs * how.splits > SPLIT_LIMIT):
+        return rule(pairs)
+    return how
+
+
+def rule(pairs: int) -> Decode:
+    """Where nothing was measured. What was, on an H200 with 8 heads of 128 and contexts of 256, 4,096 and 32,768. A
+    split gets one tile at least, so that short rows are not split."""
     if pairs <= 8:
         return Decode(64, 16, 2, True, 4, 3, FIRST)
     if pairs <= 32:
@@ -228,7 +237,7 @@ class TritonAttention:
         own = layer.shares is None and not mixed
         fresh = not mixed
         group = layer.q_heads // layer.kv_heads
-        how = choose(next_power_of_two(meta.rows) * layer.kv_heads)
+        how = choose(next_power_of_two(meta.rows * layer.kv_heads), group, layer.head_dim)
         wide = max(_padded(layer.head_dim), _padded(layer.v_dim))
         tile = max(min(how.tile, 32768 // wide // (qkv.itemsize // 2)), 16)
         rotary, cos, sin = _rope(layer, qkv) if fresh else (0, qkv, qkv)

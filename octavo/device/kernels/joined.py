@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 
 from octavo.common.math import cdiv, next_power_of_two
+from octavo.device.kernels import tuned
 from octavo.device.kernels.activation import CODES, gated
 from octavo.device.kernels.launch import AFTER, FIRST, exact, launch, product
 from octavo.device.kernels.norm import rms_norm
 
 #: Most rows that own kernels multiply.
-FEW = 64
+FEW = tuned.MOST
+#: Most rows that they multiply where nothing was measured.
+UNMEASURED = 64
 #: Most weight rows; a product with more keeps the device busy however it is cut.
 WIDE = 1 << 16
 #: Programs that fill an H200 (132 multiprocessors).
@@ -27,7 +30,8 @@ PARTS, TILES = 1 << 22, 4096
 
 
 class Tile(NamedTuple):
-    """Rows, weight rows and columns of a tile, splits of K, loads in flight, warps."""
+    """Rows, weight rows and columns of a tile, splits of K, loads in flight, warps; ``ahead``: lines of 128 bytes of
+    each weight row that are asked for before the inputs are there (0, or a power of two)."""
 
     m: int
     n: int
@@ -35,12 +39,35 @@ class Tile(NamedTuple):
     splits: int
     stages: int
     warps: int
+    ahead: int = 0
+
+    def fits(self, rows: int, n: int, k: int) -> bool:
+        """Whether it can multiply so many rows with a weight [n, k]."""
+        if k % self.splits:
+            return False
+        tiles = cdiv(rows, self.m) * cdiv(n, self.n)
+        return self.splits == 1 or (self.splits * rows * n <= PARTS and tiles <= TILES)
 
 
-def choose(rows: int, n: int, k: int) -> Tile:
-    """For a weight [n, k] and so many rows; numbers of rows that pad to the same power of two run alike. Measured on an
-    H200 on the shapes of Qwen3-0.6B and 8B: few tiles are split until the device is full, and up to 32 rows a split of
-    512 columns is loaded at once."""
+def joint(eps: float | None, act: str | None, add: Tensor | None, bias: Tensor | None) -> str:
+    """The word by which ``tuned`` knows what goes with a product."""
+    words = "norm" * (eps is not None), act, "add" * (add is not None), "bias" * (bias is not None)
+    return "+".join(filter(None, words))
+
+
+def choose(rows: int, n: int, k: int, joint: str = "") -> Tile | None:
+    """For a weight [n, k] and so many rows, the same for all rows of a bucket; None: the library."""
+    known, best = tuned.linear(rows, n, k, joint)
+    if not known:
+        return rule(rows, n, k) if rows <= UNMEASURED else None
+    if best is None or not (tile := Tile(*best)).fits(tuned.bucket(rows), n, k):
+        return None
+    return tile
+
+
+def rule(rows: int, n: int, k: int) -> Tile:
+    """Where nothing was measured. What was, on an H200 with the shapes of Qwen3-0.6B and 8B: few tiles are split until
+    the device is full, and up to 32 rows a split of 512 columns is loaded at once."""
     m = max(16, next_power_of_two(rows))
     tiles = cdiv(n, 32)
     if tiles >= FULL * 3 // 2:
@@ -97,8 +124,8 @@ def joined(
         return joined_torch(x, weight, bias, eps=eps, act=act, add=add)
     if len(x) == 1:
         return _gemv(x, weight, bias, eps, act, add)
-    if len(x) <= FEW:
-        return _tile(x, weight, bias, eps, act, add)
+    if len(x) <= FEW and (how := choose(len(x), *weight.shape, joint(eps, act, add, bias))) is not None:
+        return tiled(x, weight, bias, how, eps=eps, act=act, add=add)
     return joined_torch(x, weight, bias, eps=eps, act=act, add=add)
 
 
@@ -167,22 +194,29 @@ def _columns(inner: int) -> tuple[int, int]:
     return min(16, next_power_of_two(cdiv(inner, 256))), 1
 
 
-def _tile(
-    x: Tensor, weight: Tensor, bias: Tensor | None, eps: float | None, act: str | None, add: Tensor | None
+def tiled(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    how: Tile,
+    *,
+    eps: float | None = None,
+    act: str | None = None,
+    add: Tensor | None = None,
 ) -> Tensor:
+    """``joined`` by tiles of that kind, which fit."""
     from octavo.device.kernels.triton import linear as kernels
 
     count, (rows, inner) = len(x), weight.shape
-    how = choose(count, rows, inner)
+    assert how.fits(count, rows, inner), how
     tiles = cdiv(rows, how.n)
     out = x.new_empty(count, rows // 2 if act else rows)
     before = x if eps is None else squares_of(x)
     after = x if add is None else torch.empty(count, tiles, dtype=torch.float32, device=x.device)
     parts, counters = _workspace(x.device) if how.splits > 1 else (x, x)
-    assert how.splits == 1 or (how.splits * count * rows <= PARTS and tiles <= TILES)
     launch(
         kernels.tile,
-        (tiles, cdiv(count, how.m), how.splits),
+        (cdiv(count, how.m), tiles, how.splits),
         x,
         weight,
         x if bias is None else bias,
@@ -201,6 +235,7 @@ def _tile(
         BK=how.k,
         SK=how.splits,
         STAGES=how.stages,
+        AHEAD=how.ahead,
         NORM=eps is not None,
         NSQ=1 if eps is None else before.shape[1],
         ACT=CODES[act],

@@ -8,7 +8,10 @@ take the sums of the kernel that wrote the row (``squares`` [M, S] float32, S pa
 import triton
 import triton.language as tl
 
-from octavo.device.kernels.triton.pdl import await_inputs, release
+from octavo.device.kernels.triton.pdl import INTERPRETED, await_inputs, release
+
+#: Bytes of a line of the cache that all programs share.
+LINE = tl.constexpr(128)
 
 
 @triton.jit
@@ -116,6 +119,15 @@ def gemv(
 
 
 @triton.jit
+def _fetch(pointers):
+    """Ask for the lines that these addresses lie in, without waiting; results are nothing."""
+    if not INTERPRETED:
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers], dtype=tl.int32, is_pure=False, pack=1
+        )
+
+
+@triton.jit
 def tile(
     x,
     w,
@@ -135,6 +147,7 @@ def tile(
     BK: tl.constexpr,
     SK: tl.constexpr,
     STAGES: tl.constexpr,
+    AHEAD: tl.constexpr,
     NORM: tl.constexpr,
     NSQ: tl.constexpr,
     ACT: tl.constexpr,
@@ -146,10 +159,12 @@ def tile(
 ):
     """[BM, BN] of x @ w.T over 1 / SK of K. N counts rows of w. With ACT a tile's columns take rows of the gate and of
     the up half in turn. NSQ: parts of the sums of squares that the producer wrote. The last split to arrive adds the
-    parts in their order."""
+    parts in their order. AHEAD: lines of each weight row that are on their way to the shared cache before the wait.
+
+    Tiles of the same weight rows follow one another, so that memory gives these once."""
     release(PDL)
-    pn = tl.program_id(0)
-    pm = tl.program_id(1)
+    pm = tl.program_id(0)
+    pn = tl.program_id(1)
     ps = tl.program_id(2)
     KS: tl.constexpr = K // SK
     EVEN: tl.constexpr = KS % BK == 0 and N % BN == 0
@@ -166,6 +181,12 @@ def tile(
     WHOLE: tl.constexpr = KS == BK and N % BN == 0
     if WHOLE:  # all weights of this program are on their way before the wait
         w_all = tl.load(at + k[None, :])
+    elif AHEAD > 0:
+        EACH: tl.constexpr = LINE // (w.dtype.element_ty.primitive_bitwidth // 8)
+        o = tl.arange(0, AHEAD) * EACH
+        first = tl.minimum(ps * KS + o, (ps + 1) * KS - 1)
+        lines = tl.where(n < N, wn, 0).to(tl.int64)[:, None] * K + first[None, :]
+        _fetch((w + lines).to(tl.int64))
     await_inputs(PDL)
     if NORM:
         c = tl.arange(0, triton.next_power_of_2(NSQ))
@@ -191,7 +212,7 @@ def tile(
         live = rows & (n < N)[None, :]
         tl.store(parts + ps * M * N + spot, acc, mask=live)
         tl.debug_barrier()
-        place = count + pm * tl.num_programs(0) + pn
+        place = count + pm * tl.num_programs(1) + pn
         last = tl.atomic_add(place, 1, sem="acq_rel") == SK - 1
     if last:
         if SK > 1:
@@ -218,4 +239,4 @@ def tile(
             tl.store(out + where, y, mask=there)
             if ADD:
                 f = tl.where(there, y.to(tl.float32), 0.0)
-                tl.store(squares_out + m * tl.num_programs(0) + pn, tl.sum(f * f, 1), mask=m < M)
+                tl.store(squares_out + m * tl.num_programs(1) + pn, tl.sum(f * f, 1), mask=m < M)

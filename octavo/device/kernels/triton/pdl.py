@@ -1,8 +1,13 @@
 """The two device-side calls of programmatic dependent launch; see ``kernels.launch``."""
 
+import os
+
 import triton
 import triton.language as tl
 from triton.language.extra import cuda
+
+#: Triton's interpreter runs the kernels, which knows no assembler.
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 
 @triton.jit

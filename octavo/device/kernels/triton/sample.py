@@ -4,12 +4,10 @@ min-p, top-k and top-p, a program a row, without a sort of the vocabulary.
 The noise is ``kernels.draw``'s, bit for bit up to its logarithm.
 """
 
-import os
-
 import triton
 import triton.language as tl
 
-from octavo.device.kernels.triton.pdl import await_inputs, release
+from octavo.device.kernels.triton.pdl import INTERPRETED, await_inputs, release
 
 
 @triton.jit
@@ -28,7 +26,6 @@ def keys(seeds, positions, out, count, BLOCK: tl.constexpr, PDL: tl.constexpr):
     tl.store(out + i, x.to(tl.int64, bitcast=True), mask=i < count)
 
 
-INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 #: y less the noise of an id under two keys, in one piece: operation by operation Triton takes three times as long.
 LOG_NOISE = tl.constexpr("""{ .reg .b32 h, t; .reg .f32 u, e, p, q; .reg .pred small;
 mul.lo.u32 h, $2, 0x9E3779B1; xor.b32 h, h, $3;
