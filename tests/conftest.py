@@ -1,15 +1,23 @@
-"""Markers that skip themselves, and hypothesis without deadlines: machines are shared. In CI its examples are fixed."""
+"""Markers that skip themselves; hypothesis without deadlines, since machines are shared; random numbers that are the
+same in every run. ``--hypothesis-profile=explore`` draws new examples."""
 
 import importlib.util
-import os
+import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile(
-    "octavo", deadline=None, derandomize=bool(os.environ.get("CI")), suppress_health_check=[HealthCheck.too_slow]
-)
+SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("explore", **SLOW)
+settings.register_profile("octavo", derandomize=True, **SLOW)
 settings.load_profile("octavo")
+
+
+@pytest.fixture(autouse=True)
+def the_same_numbers():
+    """Of torch, which tests of arithmetic draw from; hypothesis does it for Python's and numpy's."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 def pytest_collection_modifyitems(items):

@@ -130,8 +130,9 @@ class FakeOptions:
 
     ``windows``: one KV group each (None looks at everything). ``latency``: seconds a step takes on the device, one
     after another. ``memory``: bytes for pages; a token takes 4 a slot. ``strict``: model pages and check
-    plans; else tokens are a hash of (seed, position), at the speed of numpy. ``hang``: seconds that the first step
-    blocks. ``boot_error``: what ``hello`` complains of. ``drafts``: most drafts of a row that it verifies, if strict.
+    plans; else tokens are a hash of (seed, position), at the speed of numpy. ``brake``: a file; as long as it is there,
+    ``hello`` and each launch of a step take so many seconds more as it says (inf: they hang). ``boot_error``: what
+    ``hello`` complains of. ``drafts``: most drafts of a row that it verifies, if strict.
     """
 
     vocab: int = 97
@@ -141,7 +142,7 @@ class FakeOptions:
     memory: int = 1 << 20
     page_sizes: tuple[int, ...] = (4, 8, 16)
     strict: bool = True
-    hang: float = 0.0
+    brake: str = ""
     boot_error: str = ""
     adapters: int = 0
     drafts: int = 0
@@ -173,6 +174,7 @@ class FakeWorker:
 
     def hello(self) -> Hello:
         o = self.options
+        self._brake()
         if o.boot_error:
             raise CheckpointError(o.boot_error)
         layers = tuple(
@@ -207,8 +209,7 @@ class FakeWorker:
         self._step += plan.repeat
         self.plans += 1
         self.last_plan = plan
-        if self.options.hang and self.plans == 1:
-            time.sleep(self.options.hang)
+        self._brake()
         if not self.options.strict:
             for new in plan.new:
                 self._seeds[new.row] = new.sampling.seed & MASK
@@ -219,6 +220,18 @@ class FakeWorker:
         except AssertionError as error:
             self.wrong.append(str(error) or "an assertion about a plan failed")
             raise
+
+    def _brake(self) -> None:
+        begin = time.monotonic()
+        while self.options.brake:
+            try:
+                with open(self.options.brake) as file:
+                    seconds = float(file.read() or "inf")  # empty: it is being written
+            except FileNotFoundError:
+                return
+            if time.monotonic() - begin >= seconds:
+                return
+            time.sleep(0.01)
 
     def _forward(self, plan: StepPlan) -> None:
         self._check_columns(plan)

@@ -119,7 +119,7 @@ class ScriptedWorker(FakeWorker):
         self._tokenizer = Tokenizer.from_file(os.path.join(config.text.tokenizer, "tokenizer.json"))
         self._marks = set(self._tokenizer.get_added_tokens_decoder())
         self._end = config.model.facts.eos[0]
-        self._mtime = -1
+        self._seen = (-1, -1)
         self._answers: dict[str, list[Answer]] = {}
         self._turns: dict[str, int] = {}
         # By seed, which stays a request's own when it leaves its row and comes back.
@@ -168,13 +168,14 @@ class ScriptedWorker(FakeWorker):
         return [token for piece in pieces for token in ([piece] if isinstance(piece, int) else self._encode(piece))]
 
     def _reread(self) -> None:
-        mtime = self._path.stat().st_mtime_ns
-        if mtime != self._mtime:
+        found = self._path.stat()
+        seen = (found.st_mtime_ns, found.st_ino)  # two changes may come within one tick of the clock
+        if seen != self._seen:
             fresh = json.loads(self._path.read_text())
             for key in fresh:
                 if fresh[key] != self._answers.get(key):
                     self._turns.pop(key, None)
-            self._answers, self._mtime = fresh, mtime
+            self._answers, self._seen = fresh, seen
 
     def _encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids

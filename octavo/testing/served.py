@@ -16,7 +16,10 @@ from typing import Any
 from octavo.testing import tokenizer
 
 FAKE = "octavo.testing.fakes:FakeWorker"
-READY_WITHIN = 60.0
+#: Seconds that a test waits for what must come at last. Machines are shared and may be slow: only what hangs is late.
+PATIENCE = 240.0
+#: Tokens of the longest request of a model whose answers go on for ever, as far as any test can tell.
+ENDLESS = 1 << 17
 #: A decoder so small that nothing about it costs time; the fake worker reads only ``fake`` of it.
 VOCAB = 320
 CONFIG = {
@@ -37,10 +40,13 @@ CONFIG = {
 }
 
 
-def fake_model(folder: Path, chat_template: str | None = tokenizer.CHAT_TEMPLATE, **fake: Any) -> Path:
-    """A model's directory for ``FakeWorker``: config.json and a real tokenizer. ``fake``: its options."""
+def fake_model(
+    folder: Path, chat_template: str | None = tokenizer.CHAT_TEMPLATE, *, length: int = 512, **fake: Any
+) -> Path:
+    """A model's directory for ``FakeWorker``: config.json and a real tokenizer. ``length``: of the longest request.
+    ``fake``: the worker's options."""
     tokenizer.write(folder, size=VOCAB, chat_template=chat_template)
-    config = CONFIG | {"fake": {"vocab": VOCAB, **fake}}
+    config = CONFIG | {"max_position_embeddings": length, "fake": {"vocab": VOCAB, **fake}}
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 
@@ -78,7 +84,7 @@ class Served:
 
     def ready(self) -> "Served":
         """Wait until it serves. Raises ``AssertionError`` with its log where it does not."""
-        assert self._said.wait(READY_WITHIN), f"not ready within {READY_WITHIN} s:\n{self.log}"
+        assert self._said.wait(PATIENCE), f"not ready within {PATIENCE} s:\n{self.log}"
         assert self.url, f"ended before it was ready:\n{self.log}"
         return self
 
@@ -86,10 +92,10 @@ class Served:
     def log(self) -> str:
         return "\n".join(self.lines)
 
-    def wait(self, timeout: float = 30.0) -> int:
+    def wait(self, timeout: float = PATIENCE) -> int:
         """Its exit status."""
         status = self.process.wait(timeout)
-        self._reader.join(5)
+        self._reader.join(PATIENCE)
         return status
 
     def stop(self) -> None:
@@ -104,7 +110,7 @@ class Served:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        self.process.wait(10)
+        self.process.wait(PATIENCE)
 
     def get(self, path: str, **headers: str) -> tuple[int, bytes]:
         """(status, body) of a GET."""
@@ -127,7 +133,7 @@ class Served:
         found = [line for line in lines if line.startswith(name) and line[len(name) :].startswith(ends)]
         return sum(float(line.rpartition(" ")[2]) for line in found)
 
-    def until(self, what: str, check, timeout: float = 15.0) -> None:
+    def until(self, what: str, check, timeout: float = PATIENCE) -> None:
         """Wait until ``check()`` is true."""
         end = time.monotonic() + timeout
         while not check():
@@ -137,7 +143,7 @@ class Served:
     @staticmethod
     def _ask(request: urllib.request.Request) -> tuple[int, bytes]:
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             with error:

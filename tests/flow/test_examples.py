@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from octavo.testing.served import PATIENCE
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 EXPECTED = {
@@ -29,7 +31,7 @@ def test_every_example_is_tried():
 def test_example(name):
     environment = os.environ | {"OMP_NUM_THREADS": "2"}
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, timeout=240, env=environment
+        [sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, timeout=PATIENCE, env=environment
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert EXPECTED[name] in done.stdout

@@ -15,10 +15,10 @@ from octavo.config.resolve import resolve
 from octavo.errors import BadRequest, ConfigError, EngineDead, Unsupported
 from octavo.params import RequestOutputKind
 from octavo.testing.fakes import expected
-from octavo.testing.served import FAKE, fake_model
+from octavo.testing.served import ENDLESS, FAKE, PATIENCE, fake_model
 
 VOCAB = 320
-WAIT = 60.0
+WAIT = PATIENCE
 
 
 @pytest.fixture(params=[True, False], ids=["thread", "process"])
@@ -27,7 +27,7 @@ def inline(request):
 
 
 def config(folder, **fake) -> EngineConfig:
-    return resolve(EngineArgs.of({"model": str(fake_model(folder, **fake))}), worker=FAKE)
+    return resolve(EngineArgs.of({"model": str(fake_model(folder, length=ENDLESS, **fake))}), worker=FAKE)
 
 
 def run(coroutine):
@@ -45,7 +45,7 @@ def test_many_requests_an_early_end_and_an_abort(tmp_path, inline):
             answers = await asyncio.gather(*(one(5 + i) for i in range(40)))
             assert answers == [expected([5, 5 + i], 5 + i, 10, VOCAB) for i in range(40)]
 
-            params = SamplingParams(max_tokens=400, ignore_eos=True)
+            params = SamplingParams(max_tokens=100_000, ignore_eos=True)
             async for _ in llm.generate("the", params):
                 break
 
@@ -100,7 +100,7 @@ def test_an_engine_that_is_killed(tmp_path):
         async with AsyncLLM.from_config(config(tmp_path, latency=0.005)) as llm:
             os.kill(llm.engine._core.pid, signal.SIGKILL)
             with pytest.raises(EngineDead, match="SIGKILL"):
-                async for _ in llm.generate("the", SamplingParams(max_tokens=400, ignore_eos=True)):
+                async for _ in llm.generate("the", SamplingParams(max_tokens=100_000, ignore_eos=True)):
                     pass
             assert llm.errored
 

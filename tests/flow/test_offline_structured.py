@@ -10,6 +10,7 @@ import pytest
 from octavo import LLM, AsyncLLM, SamplingParams, StructuredOutputsParams
 from octavo.errors import BadRequest
 from octavo.testing import tiny, tokenizer
+from octavo.testing.served import PATIENCE
 
 SCHEMA = {
     "type": "object",
@@ -123,7 +124,7 @@ def test_a_server_gets_ready_while_nobody_waits(folder, monkeypatch):
             await asyncio.sleep(0.05)
             async for _ in free:
                 pass
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 while not engine._taught:
                     await asyncio.sleep(0.01)
             ruled = SamplingParams(structured_outputs=asks(choice=["fine"]))

@@ -12,10 +12,9 @@ import pytest
 
 from octavo.cli import run_batch
 from octavo.errors import ConfigError
-from octavo.testing.served import FAKE, fake_model
+from octavo.testing.served import ENDLESS, FAKE, PATIENCE, fake_model
 
 ASK = {"max_tokens": 6, "ignore_eos": True}
-PATIENCE = 60
 
 
 @pytest.fixture(scope="module")
@@ -103,11 +102,11 @@ def test_what_cannot_start_says_why(model, tmp_path, capsys):
 
 
 def test_a_run_that_is_killed_leaves_the_old_output(tmp_path):
-    slow = str(fake_model(tmp_path / "model", latency=0.02))
+    slow = str(fake_model(tmp_path / "model", length=ENDLESS, latency=0.01))
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     target.write_text("old")
     source.write_text(
-        "\n".join(json.dumps(line(str(i), prompt="a", max_tokens=400, ignore_eos=True)) for i in range(8))
+        "\n".join(json.dumps(line(str(i), prompt="a", max_tokens=100_000, ignore_eos=True)) for i in range(8))
     )
     code = f"import sys; from octavo.cli import run_batch; sys.exit(run_batch.main(sys.argv[1:], {FAKE!r}))"
     command = [sys.executable, "-c", code, slow, "-i", str(source), "-o", str(target), "--max-concurrency", "1"]
@@ -133,7 +132,8 @@ def test_no_more_run_at_once_than_asked():
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.001 * (7 - int(one.custom_id) % 7))
+        for _ in range(7 - int(one.custom_id) % 7):
+            await asyncio.sleep(0)
         running -= 1
         return 200, one.custom_id, {}
 

@@ -11,7 +11,7 @@ import pytest
 
 from octavo.cli.main import main
 from octavo.testing.certificates import PASSPHRASE, Papers
-from octavo.testing.served import Served, fake_model
+from octavo.testing.served import PATIENCE, Served, fake_model
 
 KEY = "a-key-that-nobody-else-has"
 
@@ -30,7 +30,7 @@ def model(tmp_path_factory):
 def server(papers, model):
     flags = ["--ssl-certfile", papers.cert, "--ssl-keyfile", papers.locked, "--ssl-keyfile-password", PASSPHRASE]
     flags += ["--ssl-ca-certs", papers.ca, "--ssl-cert-reqs", "2", "--enable-ssl-refresh", f"--api-key={KEY}"]
-    found = Served([str(model), *flags, "--write-timeout", "2"])
+    found = Served([str(model), *flags])
     try:
         yield found.ready()
     finally:
@@ -39,7 +39,7 @@ def server(papers, model):
 
 def ask(server, context, path="/v1/models", body=None, **headers):
     where = urlsplit(server.url)
-    line = http.client.HTTPSConnection(where.hostname, where.port, timeout=30, context=context)
+    line = http.client.HTTPSConnection(where.hostname, where.port, timeout=PATIENCE, context=context)
     try:
         headers |= {"Content-Type": "application/json"}
         line.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body), headers)
@@ -123,8 +123,8 @@ def test_our_own_clients_say_what_they_lack(server, papers, client, capsys, name
 
 def test_plain_and_silent_connections_hold_up_nobody(server, papers):
     where = urlsplit(server.url)
-    silent = [socket.create_connection((where.hostname, where.port), timeout=30) for _ in range(50)]
-    with socket.create_connection((where.hostname, where.port), timeout=30) as line:
+    silent = [socket.create_connection((where.hostname, where.port), timeout=PATIENCE) for _ in range(50)]
+    with socket.create_connection((where.hostname, where.port), timeout=PATIENCE) as line:
         line.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         try:
             assert b"200" not in line.recv(4096)
@@ -140,7 +140,7 @@ def test_a_new_certificate_is_taken_while_it_serves(server, papers):
     where = urlsplit(server.url)
 
     def serial():
-        line = socket.create_connection((where.hostname, where.port), timeout=30)
+        line = socket.create_connection((where.hostname, where.port), timeout=PATIENCE)
         with papers.client(papers.authority).wrap_socket(line, server_hostname="localhost") as safe:
             return safe.getpeercert()["serialNumber"]
 

@@ -72,9 +72,10 @@ def test_spans_of_requests(tmp_path):
         assert value(first.attributes, "gen_ai.request.max_tokens") == 5
         assert value(first.attributes, "gen_ai.usage.completion_tokens") == 10
         assert value(first.attributes, "gen_ai.usage.prompt_tokens") > 0
-        assert 0 < value(first.attributes, "gen_ai.latency.time_to_first_token") < 60
-        assert value(first.attributes, "gen_ai.latency.e2e") <= (first.end_time_unix_nano - first.start_time_unix_nano)
-        assert abs(first.start_time_unix_nano / 1e9 - time.time()) < 600
+        taken = (first.end_time_unix_nano - first.start_time_unix_nano) / 1e9
+        assert 0 < value(first.attributes, "gen_ai.latency.time_to_first_token") <= taken
+        assert value(first.attributes, "gen_ai.latency.e2e") == pytest.approx(taken)
+        assert abs(first.start_time_unix_nano / 1e9 - time.time()) < 3600  # since 1970, in this unit
         assert not any(b"the cat" in body for body in collector.bodies)
     finally:
         server.stop()
@@ -89,7 +90,7 @@ def test_a_collector_that_is_not_there(tmp_path):
         server.ready()
         assert server.post("/v1/completions", {"prompt": "a", "max_tokens": 2})[0] == 200
         server.process.terminate()
-        assert server.wait(20) == 0
+        assert server.wait() == 0
         assert all(line.startswith(("{", "octavo serves")) for line in server.lines), server.log
     finally:
         server.stop()

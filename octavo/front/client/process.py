@@ -169,10 +169,10 @@ class ProcessClient:
                 with self._lock:
                     self._quiet(waiting.bell)
                     self._pump()
+                    if self._replies:
+                        self._ring(self._bell)  # for whoever polls; they may have come together with the answer
                     if waiting.answer is not None:
                         return _given(waiting.answer)
-                    if self._replies:
-                        self._ring(self._bell)  # for whoever polls
                     self._check_alive()
                     if command == "health" and self.stalled is not None:
                         return {"stalled": self.stalled, "pid": self.pid}
