@@ -56,7 +56,8 @@ class CacheSection:
 class Speculation:
     """Drafts that a step verifies, at most ``tokens`` a row. ``method``: "grammar", what a request's grammar leaves no
     choice about; "ngram", that and else what followed when the last ``longest`` to ``shortest`` tokens came before.
-    ``asked``: by the user, so that a device which verifies none is an error."""
+    ``asked``: by the user, so that a device which verifies none is an error, and drafts are made whether they pay or
+    not."""
 
     method: str
     tokens: int

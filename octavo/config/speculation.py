@@ -8,7 +8,7 @@ from octavo.config.engine import Speculation
 from octavo.errors import ConfigError
 
 METHODS = ("grammar", "ngram")
-#: Most drafts of a row and step. What the device verifies may be less.
+#: Most drafts of a row and step. What the device verifies may be less. None are made where a grammar may make 0.
 MOST = 32
 #: Longest run of tokens that may be looked for; where neither bound is given, both are 5.
 LONGEST = 64
@@ -30,7 +30,7 @@ def speculation_of(asked: Mapping[str, Any]) -> Speculation:
         raise _wrong(f"{what}; possible: {', '.join(METHODS)} (drafts that need a model of their own are not)")
     if "num_speculative_tokens" not in given:
         raise _wrong(f"needs num_speculative_tokens: how many tokens to guess at most, from 1 to {MOST}")
-    tokens = _number(given, "num_speculative_tokens", MOST)
+    tokens = _number(given, "num_speculative_tokens", MOST, least=0 if method == "grammar" else 1)
     if method != "ngram":
         for name in ("prompt_lookup_max", "prompt_lookup_min"):
             if name in given:
@@ -45,10 +45,10 @@ def speculation_of(asked: Mapping[str, Any]) -> Speculation:
     return Speculation(method=method, tokens=tokens, shortest=shortest, longest=longest)
 
 
-def _number(given: Mapping[str, Any], name: str, most: int) -> int:
+def _number(given: Mapping[str, Any], name: str, most: int, least: int = 1) -> int:
     value = given[name]
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise _wrong(f"has {name} {repr(value)[:60]}; it must be a whole number from 1 to {most}")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise _wrong(f"has {name} {repr(value)[:60]}; it must be a whole number from {least} to {most}")
     return value
 
 

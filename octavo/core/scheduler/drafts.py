@@ -11,6 +11,7 @@ from octavo.core.scheduler.book import ROOMY, Book
 from octavo.core.scheduler.columns import GRAMMAR
 from octavo.core.scheduler.lookup import Lookup
 from octavo.core.scheduler.request import Request
+from octavo.core.scheduler.trust import Trust
 from octavo.wire.arrays import Ints
 
 
@@ -48,11 +49,13 @@ class Window(NamedTuple):
 
 
 class Drafts:
-    """Asks ``drafters`` in turn for each row, for at most ``most`` tokens; ``limit`` is what the device verifies."""
+    """Asks ``drafters`` in turn for each row, for at most ``most`` tokens; ``limit`` is what the device verifies.
+    Drafts that nobody asked for are made only where they pay (``trust``)."""
 
     def __init__(self, book: Book, speculation: Speculation, limit: int):
         self.book = book
         self.most = min(speculation.tokens, limit)
+        self._thrifty = not speculation.asked
         #: Rows that one of the drafters may know something about: by these flags, 0 for any row.
         self._needs = GRAMMAR if speculation.method == "grammar" else 0
         self.drafters: list[Drafter] = [Forced()]
@@ -62,6 +65,8 @@ class Drafts:
     def windows(self, decodes: Ints, left: int) -> list[Window]:
         """Drafts for rows that continue from their own last token, as far as ``left`` tokens of the step's budget and
         free pages go. A row with a step in flight gets none: its last token is not known here."""
+        if not self.most:
+            return []
         c = self.book.columns
         rows = decodes[(c.uses[decodes] == 0) & (c.limit[decodes] - c.length[decodes] > 1)]
         if self._needs:
@@ -74,6 +79,8 @@ class Drafts:
             assert request is not None
             # The last token of all is drawn behind a draft, so it is none.
             most = min(self.most, left, int(c.limit[row]) - length - 1)
+            if self._thrifty and not (most := self._pays(request, len(decodes), most)):
+                continue
             known = c.tokens[row, :length]
             drafts: Sequence[int] = ()
             for drafter in self.drafters:
@@ -84,6 +91,16 @@ class Drafts:
                 found.append(Window(row, drafts))
                 left -= len(drafts)
         return found
+
+    @staticmethod
+    def _pays(request: Request, rows: int, most: int) -> int:
+        """How many drafts pay where so many rows run."""
+        if request.trust is None:
+            request.trust = Trust()
+        most = request.trust.most(rows, most)
+        if not most:
+            request.trust.passed()
+        return most
 
     def _room(self, request: Request, count: int) -> int:
         """How many drafts the row's pages hold; it gets more where they are free, nobody has to go for them."""

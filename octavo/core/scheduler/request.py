@@ -6,6 +6,7 @@ from typing import Protocol
 
 from octavo.core.kv.manager import Tables
 from octavo.core.scheduler.lookup import Lookup
+from octavo.core.scheduler.trust import Trust
 from octavo.wire.arrays import Ints, unpack_tokens
 from octavo.wire.request import EngineRequest
 from octavo.wire.result import LogprobArrays, joined
@@ -36,7 +37,8 @@ class Request:
 
     ``rank``: smaller goes first and is preempted last. ``scored``: prompt log-probabilities delivered so far.
     ``scheduled``: whether it ever had a row. ``awaits``: hash of the page for which it waits, since another request
-    computes it; empty for none. ``lookup``: where its tokens came before, once a drafter wants to know.
+    computes it; empty for none. ``lookup``: where its tokens came before, once a drafter wants to know. ``trust``: how
+    good its drafts were, where only good ones are made.
     """
 
     wire: EngineRequest
@@ -57,6 +59,7 @@ class Request:
     grammar: Ruler | None = None
     many_stops: frozenset[int] = frozenset()
     lookup: Lookup | None = None
+    trust: Trust | None = None
 
     def __post_init__(self) -> None:
         self.tokens = unpack_tokens(self.wire.tokens)

@@ -143,9 +143,15 @@ class Updater:
         them are computed."""
         book, c = self.book, self.book.columns
         right, length = counts - 1, c.length[rows] + counts
-        for row, stop, count, line in zip(rows.tolist(), length.tolist(), counts.tolist(), tokens, strict=True):
+        asked = drafts.tolist()
+        for row, stop, count, line, most in zip(
+            rows.tolist(), length.tolist(), counts.tolist(), tokens, asked, strict=True
+        ):
             c.tokens[row, stop - count : stop] = line[:count]
             book.verified(row)
+            request = book.at[row]
+            if request is not None and request.trust is not None:
+                request.trust.heard(most, count - 1)
         c.length[rows] = length
         c.computed[rows] += right
         c.done[rows] += right

@@ -44,6 +44,7 @@ def test_the_command_line_gives_json():
         ({"method": "ngram", "num_speculative_token": 3}, "did you mean 'num_speculative_tokens'"),
         ({"method": "ngram", "num_speculative_tokens": 0}, "from 1 to 32"),
         ({"method": "ngram", "num_speculative_tokens": 33}, "from 1 to 32"),
+        ({"method": "grammar", "num_speculative_tokens": -1}, "from 0 to 32"),
         ({"method": "ngram", "num_speculative_tokens": True}, "a whole number"),
         ({"method": "ngram", "num_speculative_tokens": 2.0}, "a whole number"),
         ({"method": "ngram", "num_speculative_tokens": "4"}, "a whole number"),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from core.workload import Ask, House, check_answers, crowd, drive, houses, workloads
 from octavo.core.scheduler.request import Request
+from octavo.core.scheduler.trust import Trust
 from octavo.wire.reply import FinishReason
 
 
@@ -188,3 +189,54 @@ def test_only_verified_tokens_reach_the_prefix_cache():
     check_answers(house, [first, *later], run)
     assert all(run.told[handle].cached >= 8 for handle in (1, 2, 3))
     assert run.told[3].cached == 32
+
+
+def trusting(core, asked=False):
+    drafts = core.scheduler._planner.drafts
+    drafts._thrifty = not asked
+    return drafts
+
+
+@settings(max_examples=30)
+@given(houses(drafts=st.integers(1, 5)), workloads(), st.sampled_from([0.0, 0.3, 1.1]), st.integers(0, 99))
+def test_with_only_drafts_that_pay_everybody_gets_the_tokens_that_they_get_alone(house, asks, wrong, seed):
+    run, _ = driven(house, asks, wrong, seed, prepare=lambda worker, core: trusting(core))
+    check_answers(house, asks, run)
+
+
+def test_who_is_wrong_is_asked_less_and_never_more_among_many():
+    guessed = {}
+    for thrifty in (False, True):
+        for rows in (1, 12):
+            asks = [Ask([n, 2, 3], 60, n, 0) for n in range(rows)]
+            house = one_house(rows=12, budget=256, pages=0)
+            run, oracle = driven(house, asks, 1.1, prepare=lambda _, core, on=thrifty: trusting(core, not on))
+            check_answers(house, asks, run)
+            guessed[thrifty, rows] = oracle.guessed / rows
+    assert 0 < guessed[True, 12] < guessed[True, 1] <= guessed[False, 1]
+    assert guessed[True, 12] < guessed[False, 12] / 4
+
+
+@given(st.lists(st.tuples(st.integers(1, 16), st.integers(0, 16)), max_size=40), st.integers(1, 256))
+def test_trust_falls_with_wrong_drafts_and_comes_back(heard, rows):
+    trust = Trust()
+    assert trust.most(rows, 16) == 16
+    for drafts, right in heard:
+        trust.heard(drafts, min(right, drafts))
+        assert trust.most(rows + 1, 16) <= trust.most(rows, 16) <= 16
+    for _ in range(64):
+        before = trust.most(rows, 16)
+        trust.heard(4, 0)
+        assert trust.most(rows, 16) <= before
+    for _ in range(20_000):
+        if trust.most(rows, 16):
+            break
+        trust.passed()
+    assert trust.most(rows, 16) > 0
+
+
+def test_right_drafts_are_made_among_any_number_of_rows():
+    trust = Trust()
+    for _ in range(50):
+        trust.heard(3, 3)
+    assert trust.most(100_000, 9) == 9
