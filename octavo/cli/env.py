@@ -54,6 +54,8 @@ def machine() -> Iterator[str]:
     yield f"memory      {size(memory.total)}, {size(memory.free)} free"
     for gpu in probe.gpus():
         yield f"gpu         {gpu.name}, {size(gpu.memory)}, compute capability {gpu.capability[0]}.{gpu.capability[1]}"
+    found = probe.compiler()
+    yield f"c compiler  {found or 'none: Triton calls its kernels through C, so a GPU needs gcc or clang, or CC'}"
 
 
 def packages() -> Iterator[str]:

@@ -5,6 +5,7 @@ import importlib.util
 import os
 import platform
 import re
+import shutil
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -90,6 +91,11 @@ def _cpu(info: str) -> CPU:
         known.setdefault(key.strip(), value.strip())
     flags = known.get("flags") or known.get("Features") or ""
     return CPU(known.get("model name") or platform.processor() or platform.machine(), frozenset(flags.split()))
+
+
+def compiler() -> str | None:
+    """The C compiler that Triton would call, None where there is none."""
+    return os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
 
 
 def cores() -> int:

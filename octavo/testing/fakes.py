@@ -270,6 +270,9 @@ class FakeWorker:
             tickets.append(FakeTicket(plan.step + part, result, extras, self._clock if self.options.latency else 0.0))
         return tickets
 
+    def idle(self) -> float | None:
+        return None
+
     def call(self, command: str, *args: Any) -> Any:
         known: dict[str, Callable[..., Any]] = {
             "echo": lambda *a: list(a),

@@ -49,6 +49,10 @@ class WorkerPort(Protocol):
     def sample(self, masks: GrammarMasks | None) -> Sequence[Ticket]:
         """Finish the step that ``forward`` began: ``plan.repeat`` tickets, in order; one for a plan without rows."""
 
+    def idle(self) -> float | None:
+        """With no step in flight: make something ready that a later step would wait for, in a fraction of a second.
+        Gives the seconds after which to ask again, None where nothing is left to do."""
+
     def call(self, command: str, *args: Any) -> Any:
         """Everything else (``profile``, ``stats``, ...). An unknown command raises ``ValueError`` naming the known."""
 

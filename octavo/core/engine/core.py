@@ -113,7 +113,7 @@ class EngineCore:
             return replies
         if timeout == 0.0 or self.runnable:
             return replies
-        self.inbox.wait(self.patience(timeout))
+        self.rest(timeout)
         with self._lock:
             return self.step()
 
@@ -377,6 +377,14 @@ class EngineCore:
         """Whether the next step would find something to launch: only then is there no reason to sleep."""
         book = self.scheduler.book
         return bool(book.freed) or (bool(book.running or book.queue) and not self.scheduler.paused)
+
+    def rest(self, timeout: float | None) -> None:
+        """With nothing to run: let the device make ready what a later step would wait for, then sleep until something
+        arrives, at most ``timeout`` seconds and not past anybody's deadline."""
+        with self._lock:
+            again = None if self.asleep else self.worker.idle()
+        patience = self.patience(timeout)
+        self.inbox.wait(patience if again is None else min(again, again if patience is None else patience))
 
     def patience(self, timeout: float | None) -> float | None:
         """How long to sleep: not past anybody's deadline."""

@@ -206,7 +206,7 @@ class EngineProcess:
                 self._greet(up)
                 self._collect()
                 if not (core.outstanding or core.runnable or self.inbox.close):
-                    self.inbox.wait(core.patience(self._until_term()))
+                    core.rest(self._until_term())
             core.scheduler.book.abort_all(AbortReason.SHUTDOWN)
             self._send(core.replies.flush())
         except EngineDead as error:

@@ -56,12 +56,12 @@ def measure(
     platform.reset_peak()
     before = platform.used_memory()
     try:
-        run_trial(model, platform, backends, dtype, longest, rows=min(rows, longest), hot=True)
+        run_trial(model, platform, backends, dtype, longest, rows=min(rows, longest), hot=True, positions=positions)
         activations = platform.peak_memory() - before
         platform.reset_peak()
         pool = 0
         if graphs:
-            run_trial(model, platform, backends, dtype, rows, rows=rows, hot=True, decode=True)
+            run_trial(model, platform, backends, dtype, rows, rows=rows, hot=True, decode=True, positions=positions)
             pool = max(platform.peak_memory() - before, activations)
             pool += GRAPH * (MIXED + sum(1 for one in SIZES if one <= padded(rows)))
             platform.reset_peak()

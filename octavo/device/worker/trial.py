@@ -31,9 +31,11 @@ def run_trial(
     rows: int = 1,
     hot: bool = False,
     decode: bool = False,
+    positions: int = 0,
 ) -> None:
     """``rows`` prompts of ``tokens`` tokens together, each sampled once (``hot``: with a temperature and a cut), and
-    ``decode``: then a decode step of all. Layers of a kind write to one cache. Raises what the model raises."""
+    ``decode``: then a decode step of all. Layers of a kind write to one cache. ``positions``: of the longest request
+    there may be; rows are as wide, for which kernels were compiled ahead. Raises what the model raises."""
     takes = np.full(rows, tokens // rows)
     takes[: tokens % rows] += 1
     longest = int(takes.max()) + 1 + decode
@@ -59,7 +61,7 @@ def run_trial(
         [KVGroup(spec, tuple(names)) for spec, names in specs.items()],
         bound,
         rows=rows,
-        max_model_len=longest,
+        max_model_len=max(longest, positions),
         page=page,
         device=platform.device,
         platform=platform,

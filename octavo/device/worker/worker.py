@@ -17,6 +17,7 @@ from octavo.device.models.base import CausalLM
 from octavo.device.runner.later import AsyncRunner, make_runner
 from octavo.device.runner.runner import ModelRunner
 from octavo.device.weights.loader import load
+from octavo.device.worker.ahead import Ahead, ahead_of, first_sizes, other_sizes
 from octavo.device.worker.budget import measure
 from octavo.device.worker.fit import fit
 from octavo.device.worker.memory import activation_bytes, kv_bytes, weight_bytes
@@ -30,8 +31,8 @@ from octavo.wire.ports import Ticket
 
 _log = logger(__name__)
 
-#: Decode steps of so many rows are made ready before the first request, and of as many as there may be.
-WARM = (1, 8, 64)
+#: Seconds between two looks at whether kernels that are compiled ahead are there.
+SOON = 0.2
 
 
 class Worker:
@@ -43,6 +44,7 @@ class Worker:
         self._platform, self._dtype = fit(config)
         self._platform.start(config.device.threads)
         started = time.monotonic()
+        self._ahead: Ahead | None = ahead_of(config, self._platform, self._dtype)
         with torch.inference_mode():
             # two at least: a trial step draws a token behind its prompt
             self._positions = max(2, config.schedule.max_model_len or config.model.facts.max_positions)
@@ -50,6 +52,8 @@ class Worker:
         self._platform.settle()
         loaded = time.monotonic()
         self._phases = {"platform": started - begun, "load": loaded - started}
+        if self._ahead is not None:
+            self._phases["compile"] = self._ahead.ready()
         self._choose_backends()
         self._runner: ModelRunner | None = None
         self._steps = self._tokens = 0
@@ -144,8 +148,10 @@ class Worker:
             eager=self._config.device.enforce_eager,
         )
         most = self._config.schedule.max_num_seqs
+        self._cold: list[int] = []
         if isinstance(self._runner, AsyncRunner):
-            self._runner.warm([size for size in (*WARM, most) if size <= most])
+            self._runner.warm(first_sizes(most))
+            self._cold = other_sizes(most)
 
     def forward(self, plan: StepPlan) -> None:
         assert self._runner is not None, "forward before build"
@@ -157,6 +163,17 @@ class Worker:
         assert self._runner is not None, "sample before build"
         return self._runner.sample(masks)
 
+    def idle(self) -> float | None:
+        """Graphs of one more size of decode step, the sizes that are most often met first."""
+        if self._ahead is not None:
+            if not self._ahead.poll():
+                return SOON
+            self._ahead = None
+        if not self._cold or not isinstance(self._runner, AsyncRunner):
+            return None
+        self._runner.warm([self._cold.pop(0)])
+        return 0.0
+
     def call(self, command: str, *args: Any) -> Any:
         """``stats``: counts so far. ``memory``: bytes held now. ``profile``, ``sleep``, ``wake``: see there. Raises
         ``ValueError`` for another name."""
@@ -167,6 +184,9 @@ class Worker:
         return found(*args)
 
     def close(self) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
         self._runner = None
         self._commands = {}
 
