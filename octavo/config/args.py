@@ -167,6 +167,11 @@ class EngineArgs:
         "who runs first: first come, or lowest priority number", group="schedule", choices=("fcfs", "priority")
     )
     async_scheduling: bool | None = flag("plan a step while the one before it runs", group="schedule")
+    burst_ms: float | None = flag(
+        "milliseconds of decode steps that are launched at once while nobody waits; 0: one step at a time",
+        group="schedule",
+        metavar="MS",
+    )
     speculative_config: dict | None = flag(
         'guess tokens and verify several in one step: {"method": "ngram", "num_speculative_tokens": 4, '
         '"prompt_lookup_min": 2, "prompt_lookup_max": 4}; method grammar guesses only what a grammar forces',

@@ -73,8 +73,8 @@ class ScheduleSection:
     the budget). ``depth``: steps in flight, this one included. ``max_waiting``: requests that may queue,
     ``max_waiting_tokens``: prompt tokens that may wait to be computed, ``max_waiting_time``: seconds that a request may
     queue (each 0: no limit).
-    ``burst``: decode steps launched from one plan while nobody waits (1: none). ``step_timeout``: seconds after which a
-    step without progress is reported. ``speculation``: None for no drafts."""
+    ``burst_ms``: milliseconds of decode steps that are launched from one plan while nobody waits (0: one step).
+    ``step_timeout``: seconds after which a step without progress is reported. ``speculation``: None for no drafts."""
 
     max_model_len: int | None = None
     max_num_seqs: int = 64
@@ -85,7 +85,7 @@ class ScheduleSection:
     max_waiting: int = 0
     max_waiting_tokens: int = 0
     max_waiting_time: float = 0.0
-    burst: int = 1
+    burst_ms: float = 0.0
     step_timeout: float = 120.0
     speculation: Speculation | None = None
 

@@ -33,6 +33,8 @@ from octavo.params import MAX_STOP_STRINGS
 ASKED = "as asked"
 #: Most requests that run at once: each keeps a row of every table of the device.
 MAX_ROWS = 16384
+#: Milliseconds for which an arrival may wait behind decode steps that are launched already.
+MAX_BURST_MS = 1000
 #: Compute threads: the libraries crash where the system gives them fewer than they ask for.
 MAX_THREADS = 512
 _DTYPES = {"float": "float32", "half": "float16"}
@@ -383,6 +385,22 @@ def depth(facts: Facts) -> tuple[int, str]:
         on_cpu = facts.decided["device.platform"] == "cpu"
         return (1, "the model runs on the cores that would plan") if on_cpu else (2, "plans while the device works")
     return (2 if asked else 1), ASKED
+
+
+@decides("schedule.burst_ms")
+def burst_ms(facts: Facts) -> tuple[float, str]:
+    asked = facts.args.burst_ms
+    if asked is not None and not 0 <= asked <= MAX_BURST_MS:
+        raise ConfigError(f"--burst-ms must be from 0 to {MAX_BURST_MS}, got {asked:g}")
+    if asked and facts.args.speculative_config and speculation_of(facts.args.speculative_config).method == "ngram":
+        raise ConfigError(f"--burst-ms {asked:g}: ngram drafts look at every token before the next; give one of them")
+    if asked is not None:
+        return asked, ASKED
+    if facts.decided["device.platform"] == "cpu":
+        return 0.0, "planning a step takes a CPU a small part of computing it"
+    if facts.decided["schedule.depth"] == 1:
+        return 0.0, "each step is planned when the one before it is done, as asked"
+    return 4.0, "while nobody waits one plan is for several decode steps; who comes waits no longer than this"
 
 
 @decides("schedule.max_waiting")

@@ -1,11 +1,25 @@
 """What tests of an engine core share: its configuration over a ``FakeWorker``, and what a client hears of it."""
 
+import random
 from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.config.engine import CacheSection, EngineConfig, ModelSection, ScheduleSection, TextSection
 from octavo.config.facts import ModelFacts
+from octavo.core.scheduler.burst import Pace
 from octavo.wire.result import LogprobArrays
+
+
+class Drawn(Pace):
+    """Bursts of up to ``most`` steps, as a generator of random numbers wants them: no clock has a say."""
+
+    def __init__(self, most: int, seed: int = 0):
+        super().__init__(0.0)
+        self._most = most
+        self._draw = random.Random(seed)
+
+    def fit(self, now: float) -> int:
+        return self._draw.randint(1, self._most)
 
 
 @dataclass

@@ -12,6 +12,9 @@ from msgspec import Struct, field
 from octavo.wire.arrays import NO_INTS, Bools, Ints
 from octavo.wire.request import AdapterRef, Sampling
 
+#: Sub-steps of one plan at most: the device keeps results of so many, and windows hold so many tokens more.
+REPEAT = 16
+
 
 class Kind(enum.IntEnum):
     """What a step is made of. The scheduler says it; nobody guesses it from the shapes."""
@@ -69,7 +72,8 @@ class StepPlan(Struct, array_like=True, gc=False):
     draft_tokens int32[sum(drafts)]  the drafts that the core proposes, one row's behind the other's
     Rows of one token that they hold come first, then rows with drafts, then rows with pieces of prompt. While drafts of
     a row are in flight no other step names it.
-    ``repeat``: run the step so many times back to back (only for DECODE); each has its own step number and ticket.
+    ``repeat``: run the step so many times back to back, at most ``REPEAT`` (only for DECODE); each has its own step
+    number and ticket.
     ``awaits``: the youngest step whose tokens the grammar masks need; None if there is no mask to make.
     ``masked`` int32[M]: indexes into ``rows`` that need a mask. ``killed``: rows whose request ended early.
     Order: ``freed`` rows are given back first, so the same plan may lend them again by ``new``; then page diffs.

@@ -18,13 +18,14 @@ from octavo.config.engine import (
 )
 from octavo.config.facts import ModelFacts
 from octavo.core.engine.core import EngineCore
+from octavo.testing.cores import Drawn
 from octavo.wire.arrays import pack_tokens, unpack_tokens
 from octavo.wire.request import EngineRequest, Sampling
 
 VOCAB, LONGEST, PAGE = 71, 64, 4
 
 
-def core_of(windows=(), pages=17, **schedule) -> EngineCore:
+def core_of(windows=(), pages=17, burst=1, **schedule) -> EngineCore:
     facts = ModelFacts(
         architecture="MistralForCausalLM", vocab=VOCAB, hidden=32, layers=2, q_heads=4, kv_heads=2, head_dim=8, ffn=48,
         max_positions=LONGEST, windows=windows, dtype="float32",
@@ -35,9 +36,10 @@ def core_of(windows=(), pages=17, **schedule) -> EngineCore:
             model=ModelSection(path="", facts=facts, dtype="float32", load_format="dummy", seed=3),
             text=TextSection(tokenizer="", served_names=("tiny",)),
             cache=CacheSection(page=PAGE, memory=slots * pages * PAGE * 2 * 2 * 8 * 4),
-            schedule=ScheduleSection(max_model_len=LONGEST, **schedule),
+            schedule=ScheduleSection(max_model_len=LONGEST, burst_ms=float(burst > 1), **schedule),
             device=DeviceSection(threads=1),
-        )
+        ),
+        pace=Drawn(burst),
     )
     core.start()
     return core

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from octavo.config.engine import CacheSection, DeviceSection, EngineConfig, ModelSection, ScheduleSection, TextSection
 from octavo.config.facts import ModelFacts
 from octavo.core.engine.core import EngineCore
+from octavo.testing.cores import Drawn
 from octavo.wire.arrays import pack_tokens
 from octavo.wire.reply import AbortReason
 from octavo.wire.request import EngineRequest, Sampling
@@ -20,7 +21,7 @@ pytestmark = [
 VOCAB, LONGEST, PAGE = 71, 96, 16
 
 
-def core_of(windows=(), pages=200, dtype="float32", platform="cuda", eager=False, **schedule) -> EngineCore:
+def core_of(windows=(), pages=200, dtype="float32", platform="cuda", eager=False, burst=1, **schedule) -> EngineCore:
     facts = ModelFacts(
         architecture="MistralForCausalLM", vocab=VOCAB, hidden=64, layers=2, q_heads=4, kv_heads=2, head_dim=16, ffn=96,
         max_positions=LONGEST, windows=windows, dtype=dtype,
@@ -32,9 +33,10 @@ def core_of(windows=(), pages=200, dtype="float32", platform="cuda", eager=False
             model=ModelSection(path="", facts=facts, dtype=dtype, load_format="dummy", seed=3),
             text=TextSection(tokenizer="", served_names=("tiny",)),
             cache=CacheSection(page=PAGE, memory=slots * pages * PAGE * 2 * 2 * 16 * item),
-            schedule=ScheduleSection(max_model_len=LONGEST, **schedule),
+            schedule=ScheduleSection(max_model_len=LONGEST, burst_ms=float(burst > 1), **schedule),
             device=DeviceSection(platform=platform, enforce_eager=eager),
-        )
+        ),
+        pace=Drawn(burst),
     )
     core.start()
     return core

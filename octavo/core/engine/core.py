@@ -20,6 +20,7 @@ from octavo.core.executor.inline import make_worker
 from octavo.core.grammar.base import Compiler
 from octavo.core.grammar.manager import Follower, Grammars
 from octavo.core.grammar.reasoning import FREE
+from octavo.core.scheduler.burst import Pace
 from octavo.core.scheduler.replies import Replies
 from octavo.core.scheduler.request import Request, State
 from octavo.core.scheduler.scheduler import Scheduler
@@ -45,7 +46,8 @@ class EngineCore:
     """A ``CorePort`` in this process: ``poll`` runs a step. ``add``, ``abort`` and ``call`` may come from any thread;
     ``poll`` from one at a time.
 
-    ``worker``: built from ``config.worker`` when it is None. ``compiler``: a grammar engine.
+    ``worker``: built from ``config.worker`` when it is None. ``compiler``: a grammar engine. ``pace``: what bursts of
+    decode steps follow, where it is not time.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class EngineCore:
         worker: WorkerPort | None = None,
         inbox: Inbox | None = None,
         compiler: Compiler | None = None,
+        pace: Pace | None = None,
     ):
         self.config = config
         self.inbox = inbox if inbox is not None else Inbox()
@@ -65,6 +68,7 @@ class EngineCore:
         self.lead = config.schedule.depth - 1
         self._worker = worker
         self._compiler = compiler
+        self._pace = pace
         self._booted: Booted | None = None
         self._inflight: deque[tuple[StepPlan, Ticket]] = deque()
         self._lock = threading.RLock()
@@ -84,7 +88,13 @@ class EngineCore:
             self.replies = Replies()
             ready = booted.ready
             self.scheduler = Scheduler(
-                self.config.schedule, booted.kv, ready.max_model_len, ready.vocab, ready.limits, self.replies
+                self.config.schedule,
+                booted.kv,
+                ready.max_model_len,
+                ready.vocab,
+                ready.limits,
+                self.replies,
+                self._pace,
             )
             self.grammars: Grammars[Request] = Grammars(
                 self._compiler, ready.vocab, self._compiled, gone=lambda request: request.state is State.DONE
@@ -208,7 +218,7 @@ class EngineCore:
             self.scheduler.book.preempt(request)
         plan = self.scheduler.schedule()  # it only tells which rows are free
         if plan is not None:
-            self._inflight.extend((plan, ticket) for ticket in self._start_step(plan))
+            self._send_out(plan, time.monotonic())
         while self._inflight:
             self._retire()
         self.watchdog.end()
@@ -220,17 +230,21 @@ class EngineCore:
             self._take()
             if len(self._inflight) > self.lead or (launched and self.replies):
                 return launched
-            begin = time.perf_counter()
+            begin = time.monotonic()
             plan = self.scheduler.schedule()
             if plan is None:
                 return launched
-            planned = time.perf_counter()
+            planned = time.monotonic()
             self.spent.plan += planned - begin
             self.watchdog.begin(f"step {plan.step}")
-            tickets = self._start_step(plan)
-            self._inflight.extend((plan, ticket) for ticket in tickets)
-            self.spent.launch += time.perf_counter() - planned
+            self._send_out(plan, begin)
+            self.spent.launch += time.monotonic() - planned
             launched = True
+
+    def _send_out(self, plan: StepPlan, begun: float) -> None:
+        tickets = self._start_step(plan)
+        self._inflight.extend((plan, ticket) for ticket in tickets)
+        self.scheduler.pace.launched(plan, begun)
 
     def _start_step(self, plan: StepPlan) -> Sequence[Ticket]:
         """The tickets of a launched plan. Whatever goes wrong with the launch becomes the fault of its steps."""
@@ -269,13 +283,14 @@ class EngineCore:
         while self._inflight and (until is None or self._inflight[0][1].step <= until):
             plan, ticket = self._inflight.popleft()
             self.watchdog.begin(f"step {ticket.step}")
-            begin = time.perf_counter()
+            begin = time.monotonic()
             result, extras = self._result(plan, ticket)
-            came = time.perf_counter()
+            came = time.monotonic()
+            self.scheduler.pace.retired(ticket.step, came)
             self.scheduler.update(plan, result, extras)
             self.steps += 1
             self.spent.wait += came - begin
-            self.spent.plan += time.perf_counter() - came
+            self.spent.plan += time.monotonic() - came
             if until is None:
                 return
 

@@ -10,6 +10,7 @@ from octavo.core.kv.policies import policy
 from octavo.errors import ConfigError, OutOfMemory
 from octavo.wire.hello import Hello
 from octavo.wire.kv import KVGroup, KVLayout, KVSpec
+from octavo.wire.plan import REPEAT
 
 #: Without ``--kv-cache-memory``, pages beyond so many times what all rows together could hold are not allocated.
 SPARE = 2
@@ -38,7 +39,7 @@ def step_tokens(schedule: ScheduleSection) -> int:
         most = min(most, schedule.long_prefill_token_threshold)
     if schedule.speculation is not None:
         most = max(most, 1 + schedule.speculation.tokens)
-    return most * schedule.depth
+    return most * (schedule.depth - 1) + (max(most, REPEAT) if schedule.burst_ms else most)
 
 
 def choose_page(cache: CacheSection, hello: Hello) -> int:

@@ -6,13 +6,15 @@ A guess costs time where it is wrong and changes nothing: each token is drawn as
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from octavo.config.engine import Speculation
 from octavo.core.scheduler.book import ROOMY, Book
 from octavo.core.scheduler.columns import GRAMMAR
 from octavo.core.scheduler.lookup import Lookup
 from octavo.core.scheduler.request import Request
 from octavo.core.scheduler.trust import Trust
-from octavo.wire.arrays import Ints
+from octavo.wire.arrays import Bools, Ints
 
 
 class Drafter(Protocol):
@@ -61,6 +63,10 @@ class Drafts:
         self.drafters: list[Drafter] = [Forced()]
         if speculation.method == "ngram":
             self.drafters.append(NGram(speculation.shortest, speculation.longest))
+
+    def may(self, flags: Ints) -> Bools:
+        """Of rows with these flags, whether a drafter may know something about them."""
+        return flags & self._needs != 0 if self._needs else np.ones(len(flags), np.bool_)
 
     def windows(self, decodes: Ints, left: int) -> list[Window]:
         """Drafts for rows that continue from their own last token, as far as ``left`` tokens of the step's budget and

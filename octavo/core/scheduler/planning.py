@@ -7,6 +7,7 @@ import numpy as np
 
 from octavo.common.math import cdiv
 from octavo.core.scheduler.book import ROOMY, Book
+from octavo.core.scheduler.burst import Pace, repeats
 from octavo.core.scheduler.columns import (
     CAPACITY,
     COMPUTED,
@@ -14,7 +15,7 @@ from octavo.core.scheduler.columns import (
     GRAMMAR,
     LENGTH,
     LIMIT,
-    MANY_STOPS,
+    LOGPROBS,
     PENDING,
     PLANNED,
     PREFILL,
@@ -49,11 +50,12 @@ class Piece:
 
 class Planner:
     """Makes plans out of a book. ``step`` numbers sub-steps, over all plans. ``vocab``: width of the logits.
-    ``drafts``: who guesses; None for nobody."""
+    ``pace``: how many decode steps may be launched at once. ``drafts``: who guesses; None for nobody."""
 
-    def __init__(self, book: Book, vocab: int, drafts: Drafts | None = None):
+    def __init__(self, book: Book, vocab: int, pace: Pace, drafts: Drafts | None = None):
         self.book = book
         self.vocab = vocab
+        self.pace = pace
         self.drafts = drafts
         self.step = 0
         #: Pages hashed in this pass, and log-probabilities of prompts that its step will tell.
@@ -89,7 +91,8 @@ class Planner:
             # Drafts are the last: they take what the step has left.
             taken = len(decodes) + sum(piece.take for piece in pieces)
             windows = self.drafts.windows(decodes, book.schedule.max_num_batched_tokens - taken)
-        return self._build(decodes, pieces, windows)
+        repeat = self._repeat(decodes, now) if len(decodes) and not pieces and not windows else 1
+        return self._build(decodes, pieces, windows, repeat)
 
     # The three passes.
 
@@ -268,10 +271,9 @@ class Planner:
 
     # The plan.
 
-    def _build(self, decodes: Ints, pieces: list[Piece], windows: Sequence[Window] = ()) -> StepPlan:
+    def _build(self, decodes: Ints, pieces: list[Piece], windows: Sequence[Window] = (), repeat: int = 1) -> StepPlan:
         book, c = self.book, self.book.columns
         count = len(decodes)
-        repeat = self._repeat(decodes) if count and not pieces and not windows else 1
         drafted = ints([window.row for window in windows]) if windows else NO_INTS
         if windows:
             decodes = np.concatenate([decodes[~np.isin(decodes, drafted)], drafted])
@@ -368,17 +370,38 @@ class Planner:
             ints([page for _, _, _, pages in diffs for page in pages]),
         )
 
-    def _repeat(self, rows: Ints) -> int:
-        """How many decode steps one plan may launch back to back: one as soon as anybody waits or any row needs the
-        host between two tokens, and never past the pages at hand."""
-        book, c = self.book, self.book.columns
-        most = book.schedule.burst
-        if most <= 1 or len(book.queue) or len(rows) != len(book.running):
+    def _repeat(self, rows: Ints, now: float) -> int:
+        """How many decode steps the plan for ``rows`` launches back to back."""
+        fit = self.pace.fit(now)
+        if fit == 1 or not self._alone(rows):
             return 1
-        if (c.flags[rows] & (GRAMMAR | MANY_STOPS)).any():
-            return 1
-        end = np.minimum(c.capacity[rows], c.limit[rows] - 1)
-        room = end - c.computed[rows]
-        # A row at its limit is dead on the device for the rest of the burst; a row short of pages bounds it.
-        bounded = np.where(c.capacity[rows] < c.limit[rows] - 1, room, most)
-        return max(1, min(most, int(bounded.min()), int(room.max())))
+        c = self.book.columns
+        left = c.limit[rows] - c.length[rows] - c.pending[rows]
+        room = c.capacity[rows] - c.computed[rows]
+        want = np.minimum(left, fit)
+        if (room < want).any():
+            short = room < want
+            self._reach(rows[short], want[short])
+            room = c.capacity[rows] - c.computed[rows]
+        return repeats(fit, True, left, room)
+
+    def _alone(self, rows: Ints) -> bool:
+        """Whether nobody waits, and no row needs the host between two of its tokens. Stop ids are the device's
+        business: it holds as many as a request may have."""
+        book, flags = self.book, self.book.columns.flags[rows]
+        if len(book.queue) or book.prefilling or book.verifying or (flags & (GRAMMAR | LOGPROBS)).any():
+            return False
+        return self.drafts is None or not self.drafts.may(flags).any()
+
+    def _reach(self, rows: Ints, want: Ints) -> None:
+        """Pages for so many tokens of each of ``rows``, if they are there for all: they would be taken within as many
+        steps anyway. Nobody goes for them, and where the pool is nearly full nobody gets any early."""
+        book, kv = self.book, self.book.kv
+        missing = []
+        for row, end in zip(rows.tolist(), (book.columns.computed[rows] + want).tolist(), strict=True):
+            request = book.at[row]
+            assert request is not None
+            missing.append((request, kv.missing(request.tables, end)))
+        if kv.pool.usage < ROOMY and kv.pool.free >= sum(count for _, count in missing):
+            for request, count in missing:
+                book.grow(request, count // kv.groups)

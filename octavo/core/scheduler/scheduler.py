@@ -5,6 +5,7 @@ import time
 from octavo.config.engine import ScheduleSection
 from octavo.core.kv.manager import KVManager
 from octavo.core.scheduler.book import Book
+from octavo.core.scheduler.burst import Pace
 from octavo.core.scheduler.columns import LOGPROBS, PROMPT_LOGPROBS
 from octavo.core.scheduler.drafts import Drafts
 from octavo.core.scheduler.planning import Planner
@@ -24,6 +25,7 @@ class Scheduler:
     """Continuous batching with chunked prefill under one budget of tokens a step.
 
     ``vocab``: width of the logits. ``closing`` and ``paused`` are switches of the engine: no new requests; no plans.
+    ``pace`` is told by the engine when plans are launched and sub-steps retired.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Scheduler:
         vocab: int,
         limits: Limits | None = None,
         replies: Replies | None = None,
+        pace: Pace | None = None,
     ):
         self.schedule_section = schedule
         self.max_model_len = max_model_len
@@ -45,7 +48,8 @@ class Scheduler:
         self.paused = False
         speculation = schedule.speculation if self.limits.drafts else None
         drafts = None if speculation is None else Drafts(self.book, speculation, self.limits.drafts)
-        self._planner = Planner(self.book, vocab, drafts)
+        self.pace = pace if pace is not None else Pace(schedule.burst_ms / 1e3)
+        self._planner = Planner(self.book, vocab, self.pace, drafts)
         self._updater = Updater(self.book)
 
     @property
@@ -66,6 +70,7 @@ class Scheduler:
         """The request waits for nothing but a row."""
         self.replies.answer(request.wire.client, Admitted(request.wire.handle))
         self.book.queue.push(request)
+        self.pace.arrived(time.monotonic())
 
     def refuse(self, request: Request, error: RequestError) -> None:
         """A request that was not queued yet turns out to be wrong."""

@@ -26,7 +26,7 @@ from octavo.device.worker.rest import Away
 from octavo.errors import BadRequest, ConfigError, OutOfMemory
 from octavo.wire.hello import Hello, Limits
 from octavo.wire.kv import KVLayout, KVSpec
-from octavo.wire.plan import GrammarMasks, StepPlan
+from octavo.wire.plan import REPEAT, GrammarMasks, StepPlan
 from octavo.wire.ports import Ticket
 
 _log = logger(__name__)
@@ -144,7 +144,7 @@ class Worker:
             device=self._platform.device,
             logprobs_mode=self._config.device.logprobs_mode,
             platform=self._platform,
-            lead=self._config.schedule.depth + self._config.schedule.burst,
+            lead=self._config.schedule.depth + (REPEAT if self._config.schedule.burst_ms else 1),
             eager=self._config.device.enforce_eager,
         )
         most = self._config.schedule.max_num_seqs

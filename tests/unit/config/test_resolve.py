@@ -139,6 +139,24 @@ def test_a_gpu_is_taken_where_there_is_one(model):
     assert (asked.cache.utilization, asked.device.enforce_eager, asked.schedule.depth) == (0.5, True, 1)
 
 
+def test_bursts_are_for_devices_that_work_on_their_own(model):
+    default = decided(model, GPU_HERE)
+    assert default.schedule.burst_ms == 4.0
+    assert "nobody waits" in default.why["schedule.burst_ms"]
+    for machine, asked in ((FAST, {}), (FAST, {"async_scheduling": True}), (GPU_HERE, {"async_scheduling": False})):
+        assert decided(model, machine, **asked).schedule.burst_ms == 0.0
+        assert decided(model, machine, burst_ms=2.5, **asked).schedule.burst_ms == 2.5
+    assert decided(model, GPU_HERE, burst_ms=0).schedule.burst_ms == 0.0
+    assert decided(model, GPU_HERE, burst_ms=0).why["schedule.burst_ms"] == "as asked"
+    for wrong in (-1, 1001):
+        with pytest.raises(ConfigError, match=rf"--burst-ms must be from 0 to 1000, got {wrong}"):
+            decided(model, burst_ms=wrong)
+    ngram = {"method": "ngram", "num_speculative_tokens": 2}
+    with pytest.raises(ConfigError, match="--burst-ms 4: ngram drafts look at every token"):
+        decided(model, burst_ms=4, speculative_config=ngram)
+    assert decided(model, speculative_config=ngram).schedule.burst_ms == 0.0
+
+
 @pytest.mark.parametrize(
     ("machine", "asked", "says"),
     [

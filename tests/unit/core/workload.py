@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from octavo.config.engine import Speculation
 from octavo.core.engine.core import EngineCore
 from octavo.core.grammar.base import Compiler, allow
+from octavo.core.scheduler.burst import Pace
 from octavo.errors import BadRequest
-from octavo.testing.cores import Told, fake_config, hear
+from octavo.testing.cores import Drawn, Told, fake_config, hear
 from octavo.testing.fakes import FakeWorker, expected
 from octavo.wire.arrays import pack_tokens
+from octavo.wire.plan import REPEAT
 from octavo.wire.reply import AbortReason, FinishReason
 from octavo.wire.request import EngineRequest, GrammarRef, Sampling
 from octavo.wire.stats import StepStats
@@ -117,10 +119,11 @@ class House:
     pages: int
     page: int
     burst: int = 1
+    draw: int = 0
     caching: bool = True
     drafts: int = 0
 
-    def core(self) -> EngineCore:
+    def core(self, pace: Pace | None = None) -> EngineCore:
         slots = 1  # one layer a group
         config = fake_config(
             {"vocab": VOCAB, "windows": self.windows, "drafts": self.drafts},
@@ -129,7 +132,7 @@ class House:
             long_prefill_token_threshold=self.threshold,
             policy=self.policy,
             depth=self.depth,
-            burst=self.burst,
+            burst_ms=float(self.burst > 1),
             max_model_len=LONGEST,
             page=self.page,
             prefix_caching=self.caching,
@@ -143,12 +146,13 @@ class House:
         )
         memory = (least + 1 + self.pages) * slots * self.page * 4
         config = fake_config_with_memory(config, memory)
-        return EngineCore(config, compiler=OddCompiler())
+        return EngineCore(config, compiler=OddCompiler(), pace=pace or Drawn(self.burst, self.draw))
 
     @property
     def _step(self) -> int:
         most = min(self.budget, self.threshold) if self.threshold else self.budget
-        return max(most, 1 + self.drafts if self.drafts else 0) * self.depth
+        most = max(most, 1 + self.drafts if self.drafts else 0)
+        return most * (self.depth - 1) + max(most, REPEAT if self.burst > 1 else 0)
 
 
 def fake_config_with_memory(config, memory: int):
@@ -261,7 +265,8 @@ def houses(draw, **fixed) -> House:
         "policy": draw(st.sampled_from(["fcfs", "priority"])),
         "pages": draw(st.integers(0, 12)),
         "page": draw(st.sampled_from([4, 8])),
-        "burst": draw(st.sampled_from([1, 1, 4])),
+        "burst": draw(st.sampled_from([1, 2, 4, REPEAT])),
+        "draw": draw(st.integers(0, 2**20)),
         "caching": draw(st.booleans()),
     }
     fixed = {name: draw(value) if isinstance(value, st.SearchStrategy) else value for name, value in fixed.items()}

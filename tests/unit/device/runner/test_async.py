@@ -120,6 +120,42 @@ def test_graphs_are_made_on_the_second_use_of_a_size_and_serve_from_then_on():
     assert platform.replayed == 2 * 4
 
 
+@pytest.mark.parametrize("eager", [False, True])
+def test_rows_that_end_inside_a_burst_freeze_and_the_others_go_on(eager):
+    """One at its limit, one at a stop id, one to the end; their rows serve others afterwards."""
+    platform = Asynchronous()
+    driver = driver_of(platform=platform, rows=4, eager=eager)
+
+    def started(seed: int, limit: int, stops=()) -> Request:
+        request = Request([seed, 2, 3], limit, Sampling(seed=seed, temperature=0.7), stops)
+        driver.admit(request)
+        return request
+
+    said = [started(seed, 20) for seed in (4, 5, 6)]
+    driver.run([(one, 3) for one in said])
+    while not all(one.done for one in said):
+        driver.run([(one, 1) for one in said if not one.done])
+    third = said[1].said[2]
+    for one in said:
+        driver.release(one)
+    for _ in range(3):  # as it is, captured, replayed
+        again = [started(4, 5), started(5, 20, (third,)), started(6, 20)]
+        driver.run([(one, 3) for one in again])
+        results = driver.run([(one, 1) for one in again], repeat=8)
+        places = {request: at for at, request in enumerate(driver.order)}
+        counts = [[int(result.counts[places[one]]) for result in results] for one in again]
+        stopped = said[1].said.index(third)
+        assert counts == [[1] + [0] * 7, [1] * stopped + [0] * (8 - stopped), [1] * 8]
+        assert [result.step for result in results] == list(range(results[0].step, results[0].step + 8))
+        assert again[0].said == said[0].said[:2]
+        assert again[1].said == said[1].said[: stopped + 1]
+        assert again[2].said == said[2].said[:9]
+        for one, known in zip(again, (4, 3 + stopped, 11), strict=True):
+            assert int(driver.runner.state.computed.tensor[one.row]) == known
+            driver.release(one)
+    assert eager or platform.replayed >= 2 * 8
+
+
 def test_what_is_made_ready_before_the_first_request_changes_nothing():
     request, other = requests_of(9, 1)[0], requests_of(9, 1)[0]
     cold = driver_of()

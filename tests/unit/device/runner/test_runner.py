@@ -55,8 +55,9 @@ def drive(driver, requests, rng, depth=1, burst=1, preempt=0.0):
                 continue
             takes.append((request, int(rng.integers(1, left + 1)) if left > 0 else 1))
         repeat = int(rng.integers(1, burst + 1)) if all(r.planned >= r.known for r, _ in takes) else 1
-        repeat = min([repeat, *(r.limit - 1 - r.planned for r, _ in takes)])
+        # As the scheduler has it: somebody is alive to the end of a burst, others may end in it.
         if takes:
+            repeat = min(repeat, max(r.limit - 1 - r.planned for r, _ in takes))
             inflight.append(driver.launch(takes, repeat))
         while inflight and (len(inflight) >= depth or not takes):
             driver.retire(*inflight.pop(0))
