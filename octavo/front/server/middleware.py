@@ -1,4 +1,7 @@
-"""Pure ASGI middleware: keys, body size, request ids. (Starlette's BaseHTTPMiddleware costs 45 us a chunk.)"""
+"""Pure ASGI middleware: keys, body size, request ids. (Starlette's BaseHTTPMiddleware costs 45 us a chunk.)
+
+None may change or count an answer's body: a stream's pieces pass by (``sse.EventStream``).
+"""
 
 import re
 import time

@@ -5,8 +5,12 @@ neither ends a request that never arrives whole, or a client that never takes it
 """
 
 import asyncio
+import weakref
+from collections.abc import Callable
 from typing import Any
 
+#: The ASGI extension that a connection offers, where it can: ``{"write": function}`` (see ``_writer``).
+DIRECT = "octavo.direct"
 #: Bytes of request line, headers, trailers and what frames the chunks of a body.
 MAX_HEAD = 64 << 10
 #: Headers and trailers of one request.
@@ -158,6 +162,10 @@ def bounded(base: Any, write_timeout: float) -> Any:
                 self._why = _LONG_HEAD
                 raise _TooMuch  # the parser stops, and super().data_received answers
 
+        def on_headers_complete(self) -> None:
+            super().on_headers_complete()
+            self.scope["extensions"] = {DIRECT: {"write": _writer(self.cycle)}}
+
         def on_body(self, body: bytes) -> None:
             self._body += len(body)
             super().on_body(body)
@@ -181,3 +189,28 @@ def bounded(base: Any, write_timeout: float) -> Any:
                 self.transport.close()
 
     return Bounded
+
+
+def _writer(cycle: Any) -> Callable[[bytes], bool]:
+    """What writes a piece of a begun answer's body straight to the transport. It returns False where it did not, since
+    the client is behind or gone, or the body does not go in chunks (a HEAD's does not go at all): then ASGI's ``send``
+    takes the piece, and waits for the client.
+    """
+    flow, transport = cycle.flow, cycle.transport
+    answering = weakref.ref(cycle)  # which has the scope, where this function is: neither may wait for the collector
+
+    def write(data: bytes) -> bool:
+        cycle = answering()
+        if (
+            cycle is None
+            or flow.write_paused
+            or cycle.disconnected
+            or cycle.response_complete
+            or not cycle.chunked_encoding
+        ):
+            return False
+        if data:  # an empty chunk would end the body
+            transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
+
+    return write

@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from octavo.common.log import logger
 from octavo.errors import OctavoError, RequestError
 from octavo.front.server.errors import Disconnected, describe, encode, respond
+from octavo.front.server.protocol import DIRECT
 
 T = TypeVar("T")
 DONE = b"data: [DONE]\n\n"
@@ -51,10 +52,11 @@ async def _disconnect(receive: Receive) -> None:
 class EventStream(Response):
     """Sends the frames of ``frames`` (each one or more whole events) as they come, then ``end``.
 
-    A slow client holds up only itself: what comes meanwhile is merged at the source (``front.engine``'s streams), so
-    that memory stays bounded. A client that goes away cancels ``frames``. An error becomes an event, since the status
-    is out, but where the core turns the request away before its first event. ``close`` is called at the end, whatever
-    the end is.
+    Once the head and the first of them are out, frames go straight to the connection where that offers it
+    (``protocol.DIRECT``): the layers around the routes have nothing to do with them. A slow client holds up only
+    itself: what comes meanwhile is merged at the source (``front.engine``'s streams), so that memory stays bounded. A
+    client that goes away cancels ``frames``. An error becomes an event, since the status is out, but where the core
+    turns the request away before its first event. ``close`` is called at the end, whatever the end is.
     """
 
     media_type = "text/event-stream"
@@ -75,6 +77,7 @@ class EventStream(Response):
             self._close()
 
     async def _write(self, scope: Scope, receive: Receive, send: Send) -> None:
+        write = scope.get("extensions", {}).get(DIRECT, {}).get("write", _cannot)
         async with contextlib.aclosing(self._frames) as frames:
             try:
                 first = await anext(frames, b"")
@@ -87,11 +90,17 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": first, "more_body": True})
             try:
                 async for data in frames:
-                    await send({"type": "http.response.body", "body": data, "more_body": True})
+                    if not write(data):
+                        await send({"type": "http.response.body", "body": data, "more_body": True})
             except Exception as error:
                 await send({"type": "http.response.body", "body": _told(error), "more_body": True})
             await send({"type": "http.response.body", "body": self._end, "more_body": False})
         return None
+
+
+def _cannot(data: bytes) -> bool:
+    """What writes where there is no connection, or one that offers nothing."""
+    return False
 
 
 def _told(error: Exception) -> bytes:
