@@ -19,16 +19,23 @@ from octavo.params import RequestOutputKind, SamplingParams, StructuredOutputsPa
 #: Counters of the engine that tell where a run's seconds went.
 COUNTS = ("steps", "busy_seconds", "plan_seconds", "launch_seconds")
 
-#: What structured answers look like: more of it than any answer holds.
+#: What structured answers look like: records as they are drawn from texts, and more of them than any answer holds.
 ENDLESS = {
     "type": "array",
     "minItems": 100_000,
     "items": {
         "type": "object",
-        "properties": {"name": {"type": "string"}, "count": {"type": "integer"}, "tags": {"type": "array"}},
-        "required": ["name", "count"],
+        "properties": {
+            "name": {"type": "string", "maxLength": 24},
+            "count": {"type": "integer", "minimum": 0, "maximum": 999},
+            "kind": {"enum": ["fruit", "vegetable", "other"]},
+        },
+        "required": ["name", "count", "kind"],
+        "additionalProperties": False,
     },
 }
+#: What their prompts end with: behind random ids alone a model cuts even the names of properties at random.
+TASK = '\nWhat a shop has, as JSON such as [{"name":"apple","count":12,"kind":"fruit"}]:\n'
 
 
 def throughput(workloads: Sequence[Workload], engine: dict[str, Any], repeats: int, label: str) -> list[dict[str, Any]]:
@@ -85,15 +92,24 @@ def _build(works: Sequence[Workload], engine: dict[str, Any]) -> tuple[Any, floa
     return llm, time.perf_counter() - begin
 
 
-def _batch(work: Workload, vocab: int) -> tuple[list[dict[str, Any]], list[SamplingParams]]:
-    pairs = work.make(vocab)
+def _constraint(structured: str) -> StructuredOutputsParams | None:
+    if not structured:
+        return None
+    return StructuredOutputsParams(json=ENDLESS, disable_any_whitespace=structured == "compact")
+
+
+def _batch(work: Workload, llm: Any) -> tuple[list[dict[str, Any]], list[SamplingParams]]:
+    pairs = work.make(llm.ready.vocab)
+    if work.structured:
+        task = list(llm.get_tokenizer().encode(TASK))
+        pairs = [((ids + task)[len(task) :], out) for ids, out in pairs]
     params = [
         SamplingParams(
             temperature=work.temperature,
             max_tokens=out,
             ignore_eos=True,
             detokenize=False,
-            structured_outputs=StructuredOutputsParams(json=ENDLESS) if work.structured else None,
+            structured_outputs=_constraint(work.structured),
             seed=index,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
@@ -160,7 +176,7 @@ def _bandwidth() -> float:
 
 
 def _measure(llm: Any, start: float, work: Workload, repeats: int, label: str) -> dict[str, Any]:
-    prompts, params = _batch(work, llm.ready.vocab)
+    prompts, params = _batch(work, llm)
     # One short round first: thread pools, allocator and kernel choice belong to no run.
     _run(llm, prompts[:1], [params[0].clone(max_tokens=2)])
     runs = [_run(llm, prompts, params) for _ in range(repeats)]
@@ -194,7 +210,7 @@ def _measure(llm: Any, start: float, work: Workload, repeats: int, label: str) -
 
 def _latency(work: Workload, engine: dict[str, Any], warmups: int, repeats: int, label: str) -> dict[str, Any]:
     llm, _ = _build([work], engine)
-    prompts, params = _batch(work, llm.ready.vocab)
+    prompts, params = _batch(work, llm)
     for _ in range(warmups):
         _run(llm, prompts, params)
     seconds = [_run(llm, prompts, params)[0] for _ in range(repeats)]

@@ -16,7 +16,8 @@ FIRST_ID, LAST_ID = 100, 20_000
 @dataclass(frozen=True, kw_only=True)
 class Workload:
     """``requests`` prompts of ``inputs`` tokens (low, high), answers of ``outputs``; ``running``: rows at most.
-    ``times``: how often a prompt says the same. ``structured``: answers are JSON that never ends."""
+    ``times``: how often a prompt says the same. ``structured``: prompts end with a task, and answers are JSON that
+    never ends: "json", laid out as the model likes, or "compact", without a space, so that more of it is forced."""
 
     name: str
     about: str
@@ -27,7 +28,7 @@ class Workload:
     temperature: float = 0.0
     seed: int = 0
     times: int = 1
-    structured: bool = False
+    structured: str = ""
 
     def make(self, vocab: int) -> list[tuple[list[int], int]]:
         """(prompt ids, tokens to make) a request; the same for the same seed and vocabulary."""

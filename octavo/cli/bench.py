@@ -56,7 +56,9 @@ def parser() -> Parser:
         "--one-engine", action="store_true", help="all workloads in one engine: a start less for each"
     )
     throughput.add_argument(
-        "--structured", choices=("json",), help="each workload twice in one engine: free, and with answers in JSON"
+        "--structured",
+        choices=("json", "compact"),
+        help="each workload twice in one engine: free, and with answers in JSON, or in JSON without spaces",
     )
     throughput.add_argument("--list", action="store_true", help="print the workloads and what they are")
 
@@ -84,6 +86,15 @@ def parser() -> Parser:
     front.add_argument("--step-ms", type=float, nargs="+", default=[0.0], help="milliseconds a step of the device (0)")
     front.add_argument("--chat", action="store_true", help="use the chat route")
     front.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
+
+    host = kinds.add_parser("host", help="microseconds of host a decode step: a device that costs nothing")
+    sizes = "requests at once (1 32 256)"
+    host.add_argument("--batch-size", dest="sizes", type=int, nargs="+", default=[1, 32, 256], metavar="N", help=sizes)
+    host.add_argument("--output-len", type=int, default=512, help="tokens of each (512)")
+    host.add_argument("--stream", action="store_true", help="clients hear of every token, not only of the end")
+    host.add_argument("--repeats", type=int, default=3, help="runs of each; the least counts (3)")
+    host.add_argument("--functions", type=int, default=0, help="so many, by their own time under a profiler (0)")
+    host.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
 
     parsers = kinds.add_parser("parsers", help="64 kB of one argument through every chat format's parser")
     parsers.add_argument("--repeats", type=int, default=3, help="runs of each (3)")
@@ -113,7 +124,7 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run a benchmark; the exit status, 1 where requests failed. Raises ``ConfigError`` for what cannot be run."""
     args = parser().parse_args(argv)
-    kinds = (_throughput, _latency, _startup, _serve, _front, _soak, _grammar, _parsers)
+    kinds = (_throughput, _latency, _startup, _serve, _front, _host, _soak, _grammar, _parsers)
     run = {kind.__name__[1:]: kind for kind in kinds}[args.kind]
     from octavo.bench import report
 
@@ -150,7 +161,9 @@ def _throughput(args: Namespace) -> list[dict[str, Any]]:
     records = []
     groups = [[work] for work in works]
     if args.structured:
-        groups = [[work, replace(work, name=f"{work.name}-json", structured=True)] for work in works]
+        groups = [
+            [work, replace(work, name=f"{work.name}-{args.structured}", structured=args.structured)] for work in works
+        ]
     if args.one_engine:
         groups = [[work for group in groups for work in group]]
     for group in groups:
@@ -223,6 +236,24 @@ def _front(args: Namespace) -> list[dict[str, Any]]:
         )
         records.append(front(load))
     print(report.table(records, columns))
+    return records
+
+
+def _host(args: Namespace) -> list[dict[str, Any]]:
+    from octavo.bench import report
+    from octavo.bench.host import COLUMNS as columns
+    from octavo.bench.host import HostLoad, host
+
+    if min(args.sizes) < 1:
+        raise ConfigError(f"--batch-size must be at least 1, got {min(args.sizes)}")
+    shared = {
+        "outputs": args.output_len, "stream": args.stream, "repeats": args.repeats, "top": max(0, args.functions)
+    }  # fmt: skip
+    records = [host(HostLoad(rows=rows, **shared)) for rows in args.sizes]
+    print(report.table(records, columns))
+    for one in records:
+        for name, us in one.get("functions", {}).items():
+            print(f"{one['workload']:>32}  {us:8.1f}  {name}")
     return records
 
 

@@ -29,8 +29,8 @@ def test_structured_workloads_come_in_pairs(monkeypatch):
 
     monkeypatch.setattr("octavo.bench.offline.throughput", measure)
     assert bench.main(["throughput", "--workload", "c1", "c8", "--structured", "json"]) == 0
-    assert groups == [[("c1", False), ("c1-json", True)], [("c8", False), ("c8-json", True)]]
+    assert groups == [[("c1", ""), ("c1-json", "json")], [("c8", ""), ("c8-json", "json")]]
     groups.clear()
     assert bench.main(["throughput", "--workload", "c1", "c8", "--one-engine"]) == 0
-    assert groups == [[("c1", False), ("c8", False)]]
+    assert groups == [[("c1", ""), ("c8", "")]]
     assert not any(work.structured for work in WORKLOADS.values())
