@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run-batch": ("octavo.cli.run_batch", "answer a file of requests"),
     "bench": ("octavo.cli.bench", "measure throughput, latency, start-up or a running server"),
     "warm": ("octavo.cli.warm", "compile a model's GPU kernels ahead, into a folder for an image"),
+    "tune": ("octavo.cli.tune", "find the fastest kernels for a model on this GPU"),
     "env": ("octavo.cli.env", "what this machine has, and which backends octavo would use"),
 }
 #: vLLM's names of commands -> ours.

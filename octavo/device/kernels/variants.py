@@ -72,9 +72,10 @@ def listing(overlap: bool = True) -> Iterator[list[Variant]]:
     found: list[Variant] = []
 
     def take(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], pdl: int, options: dict[str, Any]) -> None:
-        for arg in args:
-            if isinstance(arg, Tensor) and not arg.is_floating_point():
-                arg.zero_()
+        with torch.inference_mode():
+            for arg in args:
+                if isinstance(arg, Tensor) and not arg.is_floating_point():
+                    arg.zero_()
         if kernel is None:
             return
         one = variant(kernel, args, pdl if overlap else 0, options)

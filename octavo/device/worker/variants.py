@@ -7,6 +7,7 @@ and weights that are never touched.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,7 +75,8 @@ def walk(
 ) -> None:
     """Take these steps on a model that holds nothing. Only where launches are ``taken``, by somebody who leaves 0 in
     whole numbers, as ``listing`` does."""
-    platform, backend = CPU(), TritonAttention()
+    platform: Any = CPU()
+    backend = TritonAttention()
     model = _hollow(facts, dtype)
     specs: dict[KVSpec, list[str]] = {}
     for layer in model.attentions:

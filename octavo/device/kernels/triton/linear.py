@@ -183,8 +183,8 @@ def tile(
         w_all = tl.load(at + k[None, :])
     elif AHEAD > 0:
         EACH: tl.constexpr = LINE // (w.dtype.element_ty.primitive_bitwidth // 8)
-        o = tl.arange(0, AHEAD) * EACH
-        first = tl.minimum(ps * KS + o, (ps + 1) * KS - 1)
+        ahead = tl.arange(0, AHEAD) * EACH
+        first = tl.minimum(ps * KS + ahead, (ps + 1) * KS - 1)
         lines = tl.where(n < N, wn, 0).to(tl.int64)[:, None] * K + first[None, :]
         _fetch((w + lines).to(tl.int64))
     await_inputs(PDL)

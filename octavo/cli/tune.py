@@ -1,0 +1,66 @@
+"""`octavo tune`: find the fastest kernels for a model on this GPU, and have later starts use them."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from octavo.common import probe
+from octavo.config.cli import Parser, add_model, one_model
+from octavo.errors import ConfigError
+
+
+def parser() -> Parser:
+    found = Parser(prog="octavo tune", usage="octavo tune MODEL [flags]", description=__doc__)
+    add_model(found)
+    found.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16", help="of weights (bfloat16)")
+    found.add_argument("--max-num-seqs", type=int, default=256, help="rows of the largest decode step (256)")
+    found.add_argument("--seconds", type=float, default=170.0, help="stop after so long, compiling included (170)")
+    found.add_argument("--output", metavar="FILE", help="write the table there (where starts find it)")
+    return found
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure; the exit status. Raises ``ConfigError`` where nothing can be measured."""
+    words = parser()
+    args = words.parse_args(argv)
+    one_model(words, args)
+    if not 1 <= args.max_num_seqs <= 512:
+        raise ConfigError(f"--max-num-seqs must be from 1 to 512, got {args.max_num_seqs}")
+    gpus = probe.gpus()
+    if not gpus:
+        raise ConfigError("octavo tune measures a GPU, and none is here that torch can use")
+    begun = time.monotonic()
+    import torch
+
+    from octavo.bench import tune
+    from octavo.config.checkpoint import locate
+    from octavo.device.kernels import tuned
+    from octavo.device.kernels.warm import Warming
+
+    facts = locate(args.model, load_format="dummy").facts
+    dtype, device = getattr(torch, args.dtype), torch.device("cuda", 0)
+    label = (args.model or "embedded").rstrip("/").rpartition("/")[2]
+    keys = tune.questions(facts, dtype, args.max_num_seqs)
+    needed = tune.variants(keys, facts, dtype)
+    print(f"{len(keys)} questions, {len(needed)} kernels to compile", flush=True)
+    warming = Warming(gpus[0].capability)
+    try:
+        warming.add(needed)
+        warming.seal()
+        warming.wait()
+        print(warming.told(), flush=True)
+    finally:
+        warming.close()
+    with torch.inference_mode():
+        room = torch.cuda.mem_get_info(device)[0] // 2
+        found = tune.tune(keys, facts, dtype, device, tune.GraphClock(), begun + args.seconds, room)
+    record = tune.told(found, facts, dtype, label)
+    record["seconds"] = round(time.monotonic() - begun, 1)
+    path = Path(args.output or tuned.folder() / f"{tuned.slug(gpus[0].name)}--{tuned.slug(label)}.json")
+    tuned.write(path, record)
+    print(tune.table(record))
+    left = len(keys) - len(found)
+    print(f"{path}: {len(found)} of {len(keys)} questions in {record['seconds']} s")
+    if left:
+        print(f"{left} were not reached: --seconds says how long it may take")
+    return 0
