@@ -205,6 +205,9 @@ class EngineArgs:
         "attention backend, instead of the first that fits", group="device", metavar="NAME"
     )
     enforce_eager: bool | None = flag("no device graphs: every step is launched kernel by kernel", group="device")
+    deterministic: bool | None = flag(
+        "no result depends, to the bit, on what runs beside it or how it is cut into steps; slower", group="device"
+    )
     disable_log_stats: bool | None = flag("no periodic line with throughput and queue", group="log", negatable=False)
 
     @classmethod
@@ -243,6 +246,12 @@ class ServeArgs(EngineArgs):
     port: int | None = flag("port to listen on (8000); 0: any that is free", group="server", metavar="PORT")
     grpc_port: int | None = flag(
         "port for gRPC, beside HTTP's (0: none; needs octavo[grpc])", group="server", metavar="PORT"
+    )
+    api_server_count: int | None = flag(
+        "processes that serve HTTP before the one engine (on a GPU one for four cores, at most 4; else 1)",
+        group="server",
+        metavar="N",
+        short="-asc",
     )
     api_key: list[str] | None = flag(
         "keys, one of which a request must carry as a bearer token", group="server", metavar="KEY", secret=True

@@ -82,6 +82,7 @@ def add_flags(parser: Parser, cls: type[EngineArgs], skip: Sequence[str] = ()) -
         group = groups.setdefault(spec.metadata["group"], None) or parser.add_argument_group(spec.metadata["group"])
         groups[spec.metadata["group"]] = group
         names = ["--" + name.replace("_", "-") for name in (spec.name, *spec.metadata["alias"])]
+        names += [spec.metadata["short"]] if "short" in spec.metadata else []
         group.add_argument(
             *names, dest=spec.name, default=None, help=spec.metadata["help"].replace("%", "%%"), **_options(spec)
         )

@@ -38,7 +38,6 @@ FOREIGN: dict[str, Foreign] = {
     "enable_expert_parallel": Foreign(_ONE, ("false",), switch=True),
     "disable_custom_all_reduce": Foreign(_ONE, _ALWAYS, switch=True),
     "distributed_executor_backend": Foreign(_ONE, ("uni", "mp")),
-    "api_server_count": Foreign("one process serves HTTP: leave it out", ("1",)),
     "disable_frontend_multiprocessing": Foreign(
         "the engine of a server is always a process of its own: leave it out", ("false",), switch=True
     ),
@@ -91,7 +90,6 @@ _SHORT = {
     "-pp": "pipeline_parallel_size",
     "-dp": "data_parallel_size",
     "-dcp": "decode_context_parallel_size",
-    "-asc": "api_server_count",
     "-q": "quantization",
     "-cc": "compilation_config",
     "-O": "optimization_level",

@@ -56,10 +56,15 @@ class Intake:
         self._tokenizer = tokenizer
         self._ready = ready
         self._limits = ready.limits
-        self._seeds = random.Random(config.model.seed)
+        self._seed = config.model.seed
+        self._seeds = random.Random(self._seed)
         self.eos = ends_of(config, tokenizer, ready.vocab)
         #: Most characters of a text that could still fit: longer ones are refused before any work is spent on them.
         self.max_chars = ready.max_model_len * (tokenizer.longest if tokenizer is not None else 1)
+
+    def draw_apart(self, number: int) -> None:
+        """Give requests without a seed others than the intakes of other processes do, each with a ``number``."""
+        self._seeds = random.Random(f"{self._seed} {number}")
 
     def default_params(self) -> SamplingParams:
         """What a request gets that asks for nothing: the model's own defaults."""

@@ -7,15 +7,20 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
+from octavo.common import probe
 from octavo.common.words import nearest
 from octavo.config import env
 from octavo.config.args import ServeArgs
+from octavo.config.engine import EngineConfig
+from octavo.config.resolve import ASKED
 from octavo.errors import ConfigError
 
 if TYPE_CHECKING:
     from octavo.front.server.options import Options, Profiling
 
 DEFAULT_PORT = 8000
+#: Most API processes; where nobody says how many: as one carries so many streams, and no more than a part of the cores.
+MOST_APIS, ENOUGH_APIS, CORES_AN_API = 64, 4, 4
 #: Seconds that an idle connection stays open.
 KEEP_ALIVE = 5
 #: Flags whose values the server's options take as they are -> what those are called there.
@@ -95,6 +100,20 @@ def server_options(args: ServeArgs) -> "Options":
         "profiler": None if args.profiler_config is None else profiling(args.profiler_config),
     }
     return Options(api_keys=keys, **{name: value for name, value in said.items() if value is not None})
+
+
+def api_servers(args: ServeArgs, config: EngineConfig, cores: int | None = None) -> tuple[int, str]:
+    """(how many processes serve HTTP, why). ``cores`` None: those of this machine. Raises ``ConfigError``."""
+    asked = args.api_server_count
+    if asked is not None:
+        if not 1 <= asked <= MOST_APIS:
+            raise ConfigError(f"--api-server-count must be from 1 to {MOST_APIS}, got {asked}")
+        return asked, ASKED
+    if config.device.platform == "cpu":
+        return 1, "the model runs on the cores that more would take"
+    cores = probe.cores() if cores is None else cores
+    found = max(1, min(ENOUGH_APIS, cores // CORES_AN_API))
+    return found, f"one for {CORES_AN_API} of {cores} cores, at most {ENOUGH_APIS}"
 
 
 def profiling(asked: dict[str, Any]) -> "Profiling":

@@ -9,7 +9,17 @@ from octavo.config.args import ServeArgs
 from octavo.config.engine import EngineConfig
 from octavo.config.resolve import ASKED, resolve
 from octavo.config.show import Row, rows, table
-from octavo.launch.asked import DEFAULT_PORT, KEEP_ALIVE, OPTIONS, InUse, bind, check_doors, check_grpc, server_options
+from octavo.launch.asked import (
+    DEFAULT_PORT,
+    KEEP_ALIVE,
+    OPTIONS,
+    InUse,
+    api_servers,
+    bind,
+    check_doors,
+    check_grpc,
+    server_options,
+)
 
 if TYPE_CHECKING:
     from octavo.front.parsers.base import Format
@@ -82,17 +92,21 @@ def _server(
         if name in told:
             continue
         why = ASKED if getattr(args, name) is not None else _WHY.get(name, "default")
-        value, why = _value(name, args, options, found, why)
+        value, why = _value(name, args, options, config, found, why)
         if name in busy:
             why += f"; {busy[name]}"
         shown.append(Row(f"{spec.metadata['group']}.{name}", value, (name,), why))
     return shown
 
 
-def _value(name: str, args: ServeArgs, options: "Options", found: "Format | None", why: str) -> tuple[Any, str]:
+def _value(
+    name: str, args: ServeArgs, options: "Options", config: EngineConfig, found: "Format | None", why: str
+) -> tuple[Any, str]:
     """(what is in effect, why). No secret is shown: of keys their count, of a passphrase that there is one."""
     asked = getattr(args, name)
     match name:
+        case "api_server_count":
+            return api_servers(args, config)
         case "reasoning_parser" | "tool_call_parser":
             value = getattr(options, name)
             if value == "auto":

@@ -140,6 +140,8 @@ class SocketInbox(Inbox):
         if client == self._owner:
             self.close = True
             return None
+        for life in [life for life, one in self._lives.items() if one == client]:
+            self._forget(life)
         return Aborts(client, None, AbortReason.SHUTDOWN)
 
     def _join(self, client: int, pid: int) -> None:
@@ -240,6 +242,10 @@ class EngineProcess:
     def _send(self, replies: list[StepReply]) -> None:
         for reply in replies:
             self._write(reply.client, Told(reply))
+        # Who started the core hears all statistics: where there are several clients it is the one that adds up.
+        owner = self.setup.owner
+        if replies and (stats := replies[0].stats) is not None and all(reply.client != owner for reply in replies):
+            self._write(owner, Told(StepReply(owner, stats=stats)))
 
     def _tell_all(self, message: ToClient) -> None:
         for client in self.clients.copy():

@@ -5,7 +5,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,7 @@ log = logger(__name__)
 MAIN = "octavo.core.engine.process:main"
 #: Milliseconds that a dying core's last words may take to arrive.
 LAST_WORDS = 500
+_LOOK_EVERY = 0.1
 
 
 @dataclass(slots=True)
@@ -109,13 +110,14 @@ class ProcessClient:
         if not self._started:
             self._connect()
 
-    def start(self) -> Ready:
-        """Raises ``ConfigError`` with what the core says is wrong, or ``EngineDead``."""
+    def start(self, look: Callable[[], None] | None = None) -> Ready:
+        """Raises ``ConfigError`` with what the core says is wrong, or ``EngineDead``. ``look`` is called now and then
+        meanwhile; what it raises ends the start."""
         if self._ready is not None:
             return self._ready
         try:
             self.launch()
-            return self._await_ready()
+            return self._await_ready(look)
         except BaseException:
             self.close(1.0)
             raise
@@ -246,7 +248,7 @@ class ProcessClient:
         self._outside.register(self._watch.FD, select.EPOLLIN)
         self._started = True
 
-    def _await_ready(self) -> Ready:
+    def _await_ready(self, look: Callable[[], None] | None) -> Ready:
         self._send(Join(os.getpid()))
         until = time.monotonic() + self._start_timeout
         while True:
@@ -261,7 +263,9 @@ class ProcessClient:
             left = until - time.monotonic()
             if left <= 0:
                 raise EngineDead(f"the engine was not ready within {self._start_timeout:.0f} seconds")
-            self._epoll.poll(left)
+            if look is not None:
+                look()
+            self._epoll.poll(left if look is None else min(left, _LOOK_EVERY))
 
     def _check_alive(self) -> None:
         if self.dead is not None:

@@ -1,6 +1,7 @@
 """What the processes of a server take, as one: processor time, memory and open files, by Prometheus' usual names."""
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from prometheus_client import Metric, ProcessCollector
 from prometheus_client.registry import Collector
@@ -16,7 +17,7 @@ class Processes(Collector):
     def collect(self) -> Iterator[Metric]:
         found: dict[str, Metric] = {}
         for pid in self._pids():
-            for metric in ProcessCollector(pid=lambda pid=pid: pid, registry=None).collect():
+            for metric in ProcessCollector(pid=partial(int, pid), registry=None).collect():
                 known = found.setdefault(metric.name, metric)
                 if known is not metric:
                     join = min if metric.name == "process_start_time_seconds" else float.__add__
@@ -30,7 +31,7 @@ class Processes(Collector):
 
 def seconds(pid: int) -> float:
     """Of the processor, by ``pid`` so far; it may have ended already, but not been waited for."""
-    for metric in ProcessCollector(pid=lambda: pid, registry=None).collect():
+    for metric in ProcessCollector(pid=partial(int, pid), registry=None).collect():
         if metric.name == "process_cpu_seconds":
             return metric.samples[0].value
     return 0.0

@@ -12,7 +12,7 @@ import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 from prometheus_client import Metric
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -27,6 +27,7 @@ _ENTRY = struct.Struct("<II")
 _log = logger(__name__)
 
 Kind = Literal["counter", "gauge", "histogram"]
+Row: TypeAlias = "memoryview[float]"
 
 
 class Strip:
@@ -41,10 +42,10 @@ class Strip:
         self._numbers = memory.cast("d")
         self._used = memory[:8].cast("Q")
         self._read = 8
-        self._rows: dict[tuple[str, ...], memoryview] = {}
+        self._rows: dict[tuple[str, ...], Row] = {}
         self._full = False
 
-    def rows(self) -> dict[tuple[str, ...], memoryview]:
+    def rows(self) -> dict[tuple[str, ...], Row]:
         """Everything that is there by now."""
         used = max(8, self._used[0])
         while self._read < used:
@@ -54,7 +55,7 @@ class Strip:
             self._read = self._place(name, start + _padded(length), count)
         return self._rows
 
-    def row(self, name: tuple[str, ...], count: int) -> memoryview:
+    def row(self, name: tuple[str, ...], count: int) -> Row:
         """The ``count`` numbers under ``name``, zeros where it is new. Where there is no room they are nobody's."""
         found = self.rows().get(name)
         if found is not None:
@@ -95,7 +96,7 @@ class Strips(Sequence[Strip]):
     def __len__(self) -> int:
         return len(self._strips)
 
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+    def __getitem__(self, index: Any) -> Any:
         return self._strips[index]
 
 
@@ -104,7 +105,7 @@ class Number:
 
     __slots__ = ("_row",)
 
-    def __init__(self, row: memoryview):
+    def __init__(self, row: Row):
         self._row = row
 
     def inc(self, by: float = 1.0) -> None:
@@ -119,7 +120,7 @@ class Histogram:
 
     __slots__ = ("_bounds", "_row")
 
-    def __init__(self, row: memoryview, bounds: Sequence[float]):
+    def __init__(self, row: Row, bounds: Sequence[float]):
         self._row, self._bounds = row, bounds
 
     def observe(self, value: float, times: int = 1) -> None:
@@ -153,7 +154,7 @@ class Family:
         assert isinstance(found, Histogram)
         return found
 
-    def told(self, rows: dict[tuple[str, ...], list[memoryview]]) -> Metric:
+    def told(self, rows: dict[tuple[str, ...], list[Row]]) -> Metric:
         """``rows``: by the values of labels, that of each strip. Counts add up; of a gauge the largest is told, since
         only one process knows it and the others say 0."""
         if self.kind == "histogram":
@@ -184,7 +185,7 @@ class Sheet(Collector):
         return found
 
     def collect(self) -> Iterator[Metric]:
-        rows: dict[str, dict[tuple[str, ...], list[memoryview]]] = {name: {} for name in self._families}
+        rows: dict[str, dict[tuple[str, ...], list[Row]]] = {name: {} for name in self._families}
         for strip in self.strips:
             for (name, *values), row in strip.rows().items():
                 if name in rows:

@@ -18,6 +18,7 @@ from octavo.front.server.middleware import OPEN_PATHS, Auth, BodyLimit, RequestI
 from octavo.front.server.openai import chat, completions, models
 from octavo.front.server.openai.responses import routes as responses
 from octavo.front.server.options import Options
+from octavo.front.server.peers import Forward, Peers
 from octavo.front.server.service import Service
 
 if TYPE_CHECKING:
@@ -26,12 +27,14 @@ if TYPE_CHECKING:
 _ABOUT = "OpenAI's API over an octavo engine, with vLLM's additions. Unknown fields are ignored."
 
 
-def build_app(engine: "AsyncEngine", options: Options, metrics: Prometheus) -> tuple[ASGIApp, Service]:
+def build_app(
+    engine: "AsyncEngine", options: Options, metrics: Prometheus, peers: Peers | None = None
+) -> tuple[ASGIApp, Service]:
     """The application, and the service behind it (what is open, whether it drains).
 
-    The order of the layers, from outside: ids and counting, CORS, keys, body size, routes.
+    The order of the layers, from outside: ids and counting, CORS, keys, body size, other processes, routes.
     """
-    service = Service(engine, options)
+    service = Service(engine, options, peers)
     api = FastAPI(
         title="octavo",
         version=__version__,
@@ -61,9 +64,17 @@ def build_app(engine: "AsyncEngine", options: Options, metrics: Prometheus) -> t
     if options.web_ui:
         api.include_router(web.routes())
 
-    app: ASGIApp = BodyLimit(api, options.max_body_size)
-    if options.api_keys:
-        app = Auth(app, options.api_keys, open_paths)
+    def guarded(inner: ASGIApp) -> ASGIApp:
+        limited = BodyLimit(inner, options.max_body_size)
+        return Auth(limited, options.api_keys, open_paths) if options.api_keys else limited
+
+    if peers is None:
+        app = guarded(api)
+    else:
+        steering = manage.STEERING if options.control else frozenset[str]()
+        app = guarded(Forward(api, peers, steering))
+        # What was forwarded is named and counted where the client asked, and answered as if it had been asked here.
+        service.forwarded = RequestId(guarded(api), lambda scope, status, seconds: None, echo=False)
     if options.allowed_origins:
         app = CORSMiddleware(
             app,

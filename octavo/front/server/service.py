@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from starlette.types import Scope
+from starlette.types import ASGIApp, Scope
 
 from octavo import __version__
 from octavo.common.log import logger
@@ -17,6 +17,7 @@ from octavo.front.intake import LONG_TEXT, Side
 from octavo.front.parsers.base import Format, choose, guided
 from octavo.front.sampling import Asked, kind, over
 from octavo.front.server import beams
+from octavo.front.server.control.everywhere import Everywhere
 from octavo.front.server.control.gate import Gate
 from octavo.front.server.errors import Stuck
 from octavo.front.server.keys import caller
@@ -29,6 +30,7 @@ from octavo.params import SamplingParams
 if TYPE_CHECKING:
     from octavo.front.beam import BeamStream
     from octavo.front.engine import AsyncEngine, Stream
+    from octavo.front.server.peers import Peers
     from octavo.front.tokenizers.base import Tokenizer
 
 _log = logger(__name__)
@@ -50,11 +52,13 @@ class Terms:
 
 
 class Service:
-    """The engine as the routes see it. ``open``: the requests that are being answered."""
+    """The engine as the routes see it. ``open``: the requests that are being answered. ``peers``: the other processes
+    that serve it, where there are any."""
 
-    def __init__(self, engine: "AsyncEngine", options: Options):
+    def __init__(self, engine: "AsyncEngine", options: Options, peers: "Peers | None" = None):
         self.engine = engine
         self.options = options
+        self.peers = peers
         self.created = self.now()
         self.fingerprint = f"octavo-{__version__}"
         #: How the model writes reasoning and calls; None: what it writes is text. ``forced``: how it is made to call.
@@ -69,6 +73,9 @@ class Service:
         self.draining = False
         self._ended = False
         self._arriving: set[asyncio.Future] = set()
+        self.everywhere = Everywhere(self)
+        #: What answers the requests that other processes forward.
+        self.forwarded: ASGIApp | None = None
 
     @staticmethod
     def now() -> int:

@@ -21,7 +21,7 @@ def test_a_start_script_of_vllm_is_taken(tmp_path):
     words = (
         "-tp 1 --pipeline-parallel-size=1 --swap_space 4 -O3 -O 2 --compilation-config {} --max-seq-len-to-capture 8 "
         '--limit-mm-per-prompt {"image":0} --task generate --tokenizer-mode auto --enable-chunked-prefill '
-        "--disable-log-requests --no-enable-lora --enable-reasoning --api-server-count 1 --cpu-offload-gb 0 "
+        "--disable-log-requests --no-enable-lora --enable-reasoning -asc 1 --cpu-offload-gb 0 "
         "--kv-cache-dtype auto some/model --port 81"
     )
     parsed = parser().parse_args(words.split())

@@ -9,10 +9,13 @@ from starlette.responses import Response
 
 from octavo.errors import BadRequest, RequestFailed, Unsupported
 from octavo.front.server.control import info
+from octavo.front.server.control.everywhere import SLEEPS
 from octavo.front.server.options import Profiling
 from octavo.front.server.routing import ERRORS, JSONRoute
 from octavo.front.server.service import Service
 
+#: Routes that need to know how the engine stands: of several processes one keeps that.
+STEERING = frozenset({"/pause", "/resume", "/is_paused", "/sleep", "/wake_up", "/is_sleeping"})
 #: abort: end what runs. wait: let it finish. keep: hold it, and go on with it later.
 Mode = Literal["abort", "wait", "keep"]
 Tag = Literal["weights", "kv_cache"]
@@ -40,10 +43,17 @@ class Control:
 
     def __init__(self, service: Service):
         self._service = service
+        self._everywhere = service.everywhere
         self._lock = asyncio.Lock()
-        self.paused = False
-        #: 0 awake, else the level.
-        self.asleep = 0
+
+    @property
+    def paused(self) -> bool:
+        return self._service.engine.paused
+
+    @property
+    def asleep(self) -> int:
+        """0 awake, else the level."""
+        return self._everywhere.asleep
 
     async def reset(self) -> int:
         async with self._lock:
@@ -73,35 +83,35 @@ class Control:
                 if not was_paused:
                     await self._resume()
                 raise
-            self.asleep = level
+            self._everywhere.asleep = level
             if mode == "abort":
-                self._service.gate.close("the engine sleeps; POST /wake_up wakes it")
+                await self._everywhere.close(SLEEPS)
 
     async def wake(self, tags: list[Tag]) -> None:
         async with self._lock:
             if self.asleep and await self.call("wake", tags):
-                self.asleep = 0
+                self._everywhere.asleep = 0
                 await self._resume()
 
     async def _pause(self, mode: Mode, clear: bool) -> None:
-        service = self._service
-        was_closed = service.gate.closed
-        service.gate.close()
+        all_of_them = self._everywhere
+        was_closed = self._service.gate.closed
+        await all_of_them.close()
         if mode == "abort":
-            service.abort_open()
-        elif mode == "wait" and not self.paused and not await service.engine.drain(PATIENCE):
+            await all_of_them.abort()
+        elif mode == "wait" and not self.paused and not await all_of_them.drain(PATIENCE):
             if not was_closed:
-                service.gate.open()
+                await all_of_them.open()
             raise RequestFailed(f"requests did not finish within {PATIENCE:.0f} seconds; nothing is paused")
         await self.call("pause")
-        self.paused = service.engine.paused = True
+        await all_of_them.paused(True)
         if clear:
             await self.call("reset_prefix_cache")
 
     async def _resume(self) -> None:
         await self.call("resume")
-        self.paused = self._service.engine.paused = False
-        self._service.gate.open()
+        await self._everywhere.paused(False)
+        await self._everywhere.open()
 
     async def call(self, command: str, *args: Any) -> Any:
         try:

@@ -51,7 +51,7 @@ def routes(service: Service, metrics: Prometheus) -> APIRouter:
     @router.get("/load")
     async def load() -> dict[str, int]:
         """How many requests are being answered."""
-        return {"server_load": len(service.open)}
+        return {"server_load": await service.everywhere.load()}
 
     @router.get("/metrics", response_class=PlainTextResponse)
     async def scrape() -> Response:

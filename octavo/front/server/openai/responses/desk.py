@@ -18,6 +18,7 @@ from octavo.front.server.openai.responses.schema import MAX_ITEMS, MessageItem, 
 from octavo.front.server.openai.responses.store import Entry, Limits, Store, Turn, nothing, weight
 from octavo.front.server.openai.responses.truncate import shortened
 from octavo.front.server.openai.turn import ChatTurn
+from octavo.front.server.peers import Forwarded
 from octavo.front.server.service import Service
 from octavo.front.server.sse import EventStream, unless_gone
 
@@ -35,12 +36,21 @@ class Desk:
         self.store = Store(
             Limits(count=options.response_store_count, size=options.response_store_size, age=options.response_store_age)
         )
+        self._mark = "" if service.peers is None else service.peers.mark
         # The loop holds tasks by weak references only.
         self._tasks: set[asyncio.Task] = set()
 
     def entry(self, name: str) -> Entry:
         """Raises ``NotFound``."""
         return self.store.get(name, _owner())
+
+    async def elsewhere(self, request: Request, body: ResponsesBody) -> HTTPResponse | None:
+        """The answer of the process that keeps the response which ``body`` goes on from; None where it is this one."""
+        peers = self.service.peers
+        number = None if peers is None else peers.other(body.previous_response_id)
+        if peers is None or number is None:
+            return None
+        return Forwarded(peers, number, await request.body())
 
     async def create(self, request: Request, body: ResponsesBody) -> HTTPResponse:
         check(body)
@@ -145,7 +155,7 @@ class Desk:
         reasoning = body.reasoning
         choice = body.tool_choice
         return Response(
-            id=f"resp_{uuid.uuid4().hex}",
+            id=f"resp_{self._mark}{uuid.uuid4().hex}",
             created_at=self.service.now(),
             status="queued" if body.background else "in_progress",
             background=bool(body.background),

@@ -25,12 +25,12 @@ def routes(service: Service) -> APIRouter:
     @router.post("/v1/responses", response_model=Response, responses=ERRORS)
     async def create_response(request: Request, body: ResponsesBody) -> HTTPResponse:
         """Answer input items, or go on from an earlier response. With ``stream`` the answer is a stream of events."""
-        return await desk.create(request, body)
+        return await desk.elsewhere(request, body) or await desk.create(request, body)
 
-    @router.post("/v1/responses/input_tokens", responses=ERRORS)
-    async def count_input_tokens(request: Request, body: ResponsesBody) -> InputTokens:
+    @router.post("/v1/responses/input_tokens", response_model=InputTokens, responses=ERRORS)
+    async def count_input_tokens(request: Request, body: ResponsesBody) -> InputTokens | HTTPResponse:
         """How many tokens a request for a response has as a prompt."""
-        return InputTokens(input_tokens=await desk.count(request, body))
+        return await desk.elsewhere(request, body) or InputTokens(input_tokens=await desk.count(request, body))
 
     @router.get("/v1/responses/{response_id}", response_model=Response, responses=ERRORS)
     async def retrieve_response(
