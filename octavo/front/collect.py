@@ -21,8 +21,8 @@ class Answer:
     """
 
     __slots__ = (
-        "_detokenizer", "_finish", "_ids", "_kind", "_logprobs", "_marker", "_marks", "_min_tokens", "_news", "_reader",
-        "_stop", "_stop_reason", "_taken", "_text", "_whole_stop", "count", "index", "told_at",
+        "_detokenizer", "_ids", "_kind", "_logprobs", "_marker", "_marks", "_min_tokens", "_news", "_reader", "_stop",
+        "_stop_reason", "_taken", "_text", "_whole_stop", "count", "finish_reason", "index", "told_at",
     )  # fmt: skip
 
     def __init__(self, index: int, params: SamplingParams, tokenizer: Tokenizer | None, prompt: Sequence[int]):
@@ -55,22 +55,23 @@ class Answer:
         self._marks: list[tuple[int, int]] = []
         self._ids: list[int] = []
         self._logprobs: list[PositionLogprobs] = []
-        self._finish: FinishReasonName | None = None
+        #: Why it ended; None while it goes on.
+        self.finish_reason: FinishReasonName | None = None
         self._stop_reason: int | str | None = None
         self._news = False
 
     @property
     def finished(self) -> bool:
-        return self._finish is not None
-
-    @property
-    def finish_reason(self) -> FinishReasonName | None:
-        return self._finish
+        return self.finish_reason is not None
 
     def push(self, ids: list[int], deltas: Sequence[RequestDelta] = ()) -> bool:
         """Take news. True where the answer ended here, by a stop string, and the core must be told so."""
-        assert self._finish is None
-        finish = next((delta for delta in deltas if delta.finish is not None), None)
+        assert self.finish_reason is None
+        finish: RequestDelta | None = None
+        for delta in deltas:
+            if delta.finish is not None:
+                finish = delta
+                break
         kept, ended = len(ids), False
         if ids and self._detokenizer is not None:
             # The token that stopped the answer is no part of its text, as vLLM has it.
@@ -90,7 +91,8 @@ class Answer:
             assert finish.finish is not None
             self._flush()
             self._end(finish.finish.word, finish.stop)  # type: ignore[arg-type]
-        self._news = self._news or bool(ids)
+        if ids:
+            self._news = True
         return False
 
     def _read_logprobs(self, reader: LogprobReader, deltas: Sequence[RequestDelta], count: int) -> None:
@@ -102,7 +104,7 @@ class Answer:
 
     def end(self, reason: FinishReasonName) -> None:
         """End it from this side: the caller aborted, or a sibling failed."""
-        if self._finish is None:
+        if self.finish_reason is None:
             try:
                 self._flush()
             except Exception:  # it ends all the same
@@ -116,7 +118,7 @@ class Answer:
     def take(self) -> CompletionOutput | None:
         """News since the last time or the whole so far, as ``output_kind`` asks; None where there is no news."""
         delta = self._kind is RequestOutputKind.DELTA
-        if not self._news or (self._kind is RequestOutputKind.FINAL_ONLY and self._finish is None):
+        if not self._news or (self._kind is RequestOutputKind.FINAL_ONLY and self.finish_reason is None):
             return None
         self._news = False
         return self._output(clear=delta)
@@ -132,10 +134,10 @@ class Answer:
         output = CompletionOutput(
             self.index,
             text,
-            self._ids if clear or self._finish else list(self._ids),
+            self._ids if clear or self.finish_reason else list(self._ids),
             None if self._reader is None else self._reader.cumulative,
             None if self._reader is None else self._logprobs if clear else list(self._logprobs),
-            self._finish,
+            self.finish_reason,
             self._stop_reason,
         )
         if self._marker is not None:
@@ -183,5 +185,5 @@ class Answer:
         self._say(rest if self._stop is None else self._stop.feed(rest, armed=False) + self._stop.flush())
 
     def _end(self, reason: FinishReasonName, stop: int | str | None) -> None:
-        self._finish, self._stop_reason, self._news = reason, stop, True
+        self.finish_reason, self._stop_reason, self._news = reason, stop, True
         self._detokenizer = None

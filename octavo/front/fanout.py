@@ -112,7 +112,10 @@ class Group:
 
     @property
     def finished(self) -> bool:
-        return all(answer.finished for answer in self.answers)
+        for answer in self.answers:  # noqa: SIM110 (asked several times a token, and a generator costs more than it)
+            if answer.finish_reason is None:
+                return False
+        return True
 
     @property
     def outcome(self) -> Outcome:
@@ -149,10 +152,14 @@ class Group:
         """What the consumer is to see now; None where there is nothing."""
         if self.params.output_kind is RequestOutputKind.FINAL_ONLY and not self.finished:
             return None
-        outputs = [output for answer in self.answers if (output := answer.take()) is not None]
+        outputs = []
+        for answer in self.answers:
+            output = answer.take()
+            if output is not None:
+                outputs.append(output)
         if not outputs:
             return None
-        if self.params.output_kind is not RequestOutputKind.DELTA and len(outputs) < len(self.answers):
+        if len(outputs) < len(self.answers) and self.params.output_kind is not RequestOutputKind.DELTA:
             outputs = [answer.peek() for answer in self.answers]
         return RequestOutput(
             self.request_id,
@@ -257,7 +264,7 @@ class Desk:
         for group in touched.values():
             if group.error is not None:
                 over += self.close(group, "error")
-            tell_all((group.wake,))
+        tell_all([group.wake for group in touched.values()])
         return over
 
     def _answers(self, reply: StepReply, touched: dict[int, Group]) -> None:
@@ -300,13 +307,13 @@ class Desk:
                 self._time_first(group, answer, delta.first)
             if delta.finish == FinishReason.ERROR:
                 group.fail(_failure(delta.error))
-        if answer.finished:
+        if answer.finish_reason is not None:
             self._forget(handle, now)
             return False
         if ids:
             self._time(group, answer, len(ids), now)
         stopped = answer.push(ids, deltas)
-        if answer.finished:
+        if answer.finish_reason is not None:
             self._forget(handle, now)
         return stopped
 

@@ -55,9 +55,10 @@ class Stream:
         return self._outputs()
 
     async def _outputs(self) -> AsyncIterator[RequestOutput]:
-        group = self._group
+        group, news = self._group, self._news
         try:
             while True:
+                news.clear()  # before the look: what comes while the consumer has an output must not be missed
                 if group.error is not None:
                     raise group.error
                 output = group.take()
@@ -65,11 +66,9 @@ class Stream:
                     yield output
                     if output.finished:
                         return
-                    continue
-                if group.finished:
+                elif group.finished:
                     return
-                self._news.clear()
-                await self._news.wait()
+                await news.wait()
         finally:
             self._close(group)
 

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -18,6 +19,7 @@ from octavo.front.server.openai.schema import (
 )
 from octavo.front.server.routing import ERRORS, JSONRoute
 from octavo.front.server.service import Service, Work, merged
+from octavo.front.server.sse import frame
 from octavo.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from octavo.params import SamplingParams
 
@@ -48,6 +50,9 @@ class CompletionJob(Job[CompletionBody]):
         self._work: Work | None = None
         # Characters told so far, a choice: where the next token's text_offset starts. None before the first.
         self._offsets: dict[int, int] = {}
+        #: What stands before and behind the text in a chunk that holds nothing else, by choice.
+        self._around: dict[int, tuple[bytes, bytes]] = {}
+        self._plain = not body.return_token_ids and body.logprobs is None
 
     async def prompts(self) -> Sequence[str | list[int]]:
         given: Any = self.body.prompt
@@ -131,9 +136,11 @@ class CompletionJob(Job[CompletionBody]):
 
     def _tell(
         self, place: int, output: RequestOutput, choice: CompletionOutput, usage: UsageChunk | None
-    ) -> list[TextChunk]:
+    ) -> list[TextChunk | bytes]:
         first = place * (self.body.n or 1) + choice.index not in self._offsets
         index, text, logprobs = self._shown(place, output, choice)
+        if self._plain and usage is None and choice.finish_reason is None:
+            return [self._text(index, text)] if text else []
         if not (text or logprobs or choice.finish_reason or self.body.return_token_ids):
             return []
         if self.body.return_token_ids:
@@ -147,6 +154,15 @@ class CompletionJob(Job[CompletionBody]):
             return [TextChunkUsage(self.id, self.created, self.model, [shown], usage=usage)]
         return [TextChunk(self.id, self.created, self.model, [shown])]
 
+    def _text(self, index: int, text: str) -> bytes:
+        """The frame of a chunk that holds only text: nearly all chunks do."""
+        around = self._around.get(index)
+        if around is None:
+            chunk = TextChunk(self.id, self.created, self.model, [TextChoice(index, "-")])
+            before, field, behind = frame(msgspec.json.encode(chunk)).partition(b'"text":')
+            around = self._around[index] = before + field, behind.removeprefix(b'"-"')
+        return around[0] + msgspec.json.encode(text) + around[1]
+
     def last(self, usage: UsageChunk) -> TextChunkUsage:
         return TextChunkUsage(self.id, self.created, self.model, [], usage=usage)
 
@@ -157,7 +173,7 @@ class CompletionJob(Job[CompletionBody]):
         index = place * (self.body.n or 1) + choice.index
         offset = self._offsets.get(index)
         text, tokens = choice.text, choice.token_ids
-        positions: list[PositionLogprobs | None] = list(choice.logprobs or ())
+        positions: list[PositionLogprobs | None] = [*choice.logprobs] if choice.logprobs else []
         if offset is None and self.body.echo:
             text = self._prompt_text(output) + text
             tokens = [*output.prompt_token_ids, *tokens]
