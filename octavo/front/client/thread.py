@@ -74,6 +74,8 @@ class ThreadClient:
             replies, self._outbox = self._outbox, []
         if not replies:
             self._check_alive()
+        elif self._dead is not None:
+            self._wake()  # its end came together with its last words, and is told the next time
         return replies
 
     def call(self, command: str, *args: Any, timeout: float = 60.0) -> Any:

@@ -4,16 +4,19 @@ import threading
 import time
 import weakref
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from core.workload import OddCompiler
+from octavo.core.engine import core as loop
 from octavo.core.engine.core import EngineCore
-from octavo.core.scheduler import planning
+from octavo.core.scheduler import book, planning, scheduler
 from octavo.errors import ConfigError, EngineDead, OutOfMemory
 from octavo.testing.cores import Told, fake_config, hear
 from octavo.testing.fakes import FakeWorker, expected
+from octavo.testing.served import PATIENCE
 from octavo.wire.arrays import pack_tokens
 from octavo.wire.plan import Kind
 from octavo.wire.reply import AbortReason, FinishReason
@@ -120,10 +123,17 @@ def test_max_waiting_tokens_counts_prompts_that_are_not_computed():
     assert finish(core)[2].finish is FinishReason.LENGTH
 
 
-def test_max_waiting_time_turns_away_those_who_never_ran():
-    core = make({"latency": 0.02}, max_num_seqs=1, max_waiting_time=0.2)
+def test_max_waiting_time_turns_away_those_who_never_ran(monkeypatch):
+    now = 1000.0
+    for module in (book, scheduler, loop):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now, perf_counter=time.perf_counter))
+    core = make(max_num_seqs=1, max_waiting_time=0.2)
     core.add([ask(0, out=50), ask(1), ask(2)])
-    told = finish(core)
+    told: dict[int, Told] = {}
+    steps(core, 9, told)
+    assert told[1].refused is told[2].refused is None
+    now += 0.3
+    finish(core, told)
     assert len(told[0].tokens) == 50  # it runs longer than any may queue
     for handle in (1, 2):
         assert told[handle].refused.status == 429
@@ -134,12 +144,12 @@ def test_max_waiting_time_turns_away_those_who_never_ran():
 
 
 def test_admission_is_answered_before_the_first_step_is_waited_for():
-    core = make({"latency": 0.2})
+    core = make({"latency": 600.0})
     core.add([ask(0)])
     replies = core.poll()
     assert len(replies[0].answers) == 1
     assert not len(replies[0].handles)
-    finish(core)
+    core.close(deadline=0.0)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -397,7 +407,7 @@ def test_a_wrong_grammar_is_refused_and_a_right_one_obeyed():
     core = make({"vocab": 17}, compiler=OddCompiler())
     core.add([ask(0, [1], grammar=GrammarRef("regex", "none")), ask(1, [1], grammar=GrammarRef("regex", "odd"))])
     told: dict[int, Told] = {}
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE
     while len(told) < 2 or told[1].finish is None:
         assert time.monotonic() < until
         hear(core.poll(0.1), told)
@@ -410,7 +420,7 @@ def test_a_grammar_bites_behind_reasoning():
     free = expected([1], 0, 41, vocab=17)
     core.add([EngineRequest(0, pack_tokens([1]), Sampling(seed=0), 41, grammar=GrammarRef("r", "odd", (free[3],)))])
     told: dict[int, Told] = {}
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE
     while 0 not in told or told[0].finish is None:
         assert time.monotonic() < until
         hear(core.poll(0.1), told)
@@ -424,7 +434,7 @@ def test_an_engine_that_has_run_for_months_still_obeys_grammars():
     core.scheduler._planner.step = core.worker._step = 2**31 - 3
     core.add([ask(0, [1], out=10, grammar=GrammarRef("regex", "odd"))])
     told: dict[int, Told] = {}
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE
     while 0 not in told or told[0].finish is None:
         assert time.monotonic() < until
         hear(core.poll(0.1), told)
@@ -447,7 +457,7 @@ def test_a_grammar_that_raises_ends_its_own_request(method):
     core = make({"vocab": 17}, compiler=Faulty())
     core.add([ask(0, [1], grammar=GrammarRef("r", "faulty")), ask(1, [1], grammar=GrammarRef("r", "odd")), ask(2, [3])])
     told: dict[int, Told] = {}
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE
     while len(told) < 3 or any(one.finish is None for one in told.values()):
         assert time.monotonic() < until
         hear(core.poll(0.1), told)
@@ -464,36 +474,46 @@ def test_a_core_with_only_blocked_requests_sleeps():
 
     class Slow(OddCompiler):
         def compile(self, ref):
-            held.wait(30)
+            held.wait(PATIENCE)
             return super().compile(ref)
 
     core = make({"vocab": 17}, compiler=Slow())
     core.add([ask(0, [1], grammar=GrammarRef("regex", "odd"))])
     told: dict[int, Told] = {}
-    before = time.thread_time()
+    wait, slept = core.inbox.wait, []
+    core.inbox.wait = lambda timeout: slept.append(timeout) or wait(timeout)
     for _ in range(5):
         hear(core.poll(0.1), told)
-    assert time.thread_time() - before < 0.1
+    assert slept == [0.1] * 5
     assert 0 not in told
     held.set()
     finish(core, told)
     assert len(told[0].tokens) == 5
 
 
+def sleeps(core: EngineCore) -> list[bool]:
+    """Of each time that the core slept, whether it was woken."""
+    bell, woken = core.inbox._arrived, []
+    wait = bell.wait
+    bell.wait = lambda timeout: woken.append(wait(timeout))
+    return woken
+
+
 def test_an_add_from_another_thread_wakes_a_sleeping_core():
     core = make()
+    woken = sleeps(core)
     timer = threading.Timer(0.1, lambda: core.add([ask(0)]))
     timer.start()
-    begin = time.monotonic()
-    replies = core.poll(30.0)
+    replies = core.poll(PATIENCE)
     assert replies[0].answers
-    assert time.monotonic() - begin < 20
+    assert woken in ([], [True])  # []: it came before the core slept
     finish(core)
 
 
 def test_a_call_that_takes_what_has_arrived_leaves_no_loop_asleep():
     """Another thread may call between a step that finds nothing to do and the sleep behind it."""
     core = make()
+    woken = sleeps(core)
     wait, crossed = core.inbox.wait, []
 
     def crossing(timeout):
@@ -504,9 +524,8 @@ def test_a_call_that_takes_what_has_arrived_leaves_no_loop_asleep():
         wait(timeout)
 
     core.inbox.wait = crossing
-    begin = time.monotonic()
-    assert core.poll(30.0)[0].answers
-    assert time.monotonic() - begin < 20
+    assert core.poll(PATIENCE)[0].answers
+    assert False not in woken
     finish(core)
 
 
@@ -524,7 +543,7 @@ def test_calls_from_another_thread_while_the_loop_runs():
     steps(core, 5, told)
     thread.start()
     finish(core, told)
-    thread.join(30)
+    thread.join(PATIENCE)
     assert answers[0]["running"] <= 4
     assert answers[1] == [5]
 

@@ -175,7 +175,7 @@ class Run:
     reports: list[StepStats] = field(default_factory=list)
 
 
-def drive(house: House, asks: list[Ask], prepare=None, polls: int = 4000) -> Run:
+def drive(house: House, asks: list[Ask], prepare=None, polls: int = 40_000) -> Run:
     """Run a workload to its end, checking rows and pages after every step. ``prepare(worker, core)`` may set faults."""
     core = house.core()
     core.start()

@@ -1,6 +1,8 @@
 """AsyncEngine over a real core and a fake worker: many at once, slow consumers, early ends, and a core that dies."""
 
 import asyncio
+import select
+import threading
 import time
 
 import pytest
@@ -10,14 +12,16 @@ from octavo.config.engine import EngineConfig
 from octavo.core.engine.core import EngineCore
 from octavo.errors import BadRequest, EngineDead, RequestFailed
 from octavo.front.chat.template import ChatTemplate
+from octavo.front.client.thread import ThreadClient
 from octavo.front.collect import Answer
 from octavo.front.engine import AsyncEngine, Observer
 from octavo.params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 from octavo.testing.fakes import FakeOptions, FakeWorker, expected
-from octavo.wire.reply import AbortReason
+from octavo.testing.served import PATIENCE
+from octavo.wire.reply import AbortReason, StepReply
 
 DELTA = RequestOutputKind.DELTA
-WAIT = 20.0
+WAIT = PATIENCE
 
 
 class House:
@@ -35,6 +39,18 @@ class House:
 
     async def __aexit__(self, *_):
         self.engine.close()
+
+    def hold(self, after: int) -> threading.Event:
+        """The device hangs behind so many steps, until the event is set."""
+        free = threading.Event()
+        self.worker.on_forward = lambda plan: self.worker.plans <= after or free.wait(WAIT)
+        return free
+
+    async def together(self, prompts, params):
+        """Streams of requests of which none has begun before all are open: the core is paused, ``resume`` it."""
+        await self.engine.call("pause")
+        params = params if isinstance(params, list) else [params] * len(prompts)
+        return [await self.engine.submit(prompt, one) for prompt, one in zip(prompts, params, strict=True)]
 
     async def idle(self):
         """Wait until the core has no request; its pages are then all free."""
@@ -100,8 +116,9 @@ def test_several_answers_of_one_prompt():
 @pytest.mark.parametrize("how", ["break", "abort", "cancel", "drop"])
 def test_leaving_early_frees_everything(how):
     async def main():
-        async with House(latency=0.002) as house:
+        async with House() as house:
             params = SamplingParams(max_tokens=60, ignore_eos=True, output_kind=DELTA, seed=0)
+            free, begun = house.hold(3), asyncio.Event()
 
             async def consume():
                 stream = await house.engine.submit([5, 6], params)
@@ -110,15 +127,17 @@ def test_leaving_early_frees_everything(how):
                 last = None
                 async for output in stream:
                     last = output
+                    begun.set()
                     if how == "break":
                         break
                     if how == "abort":
                         stream.abort()
+                        free.set()
                 return last
 
             task = asyncio.create_task(consume())
             if how == "cancel":
-                await asyncio.sleep(0.02)
+                await begun.wait()
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
@@ -126,6 +145,7 @@ def test_leaving_early_frees_everything(how):
                 last = await task
                 if how == "abort":
                     assert last.outputs[0].finish_reason == "abort"
+            free.set()
             await house.idle()
             assert house.engine.open_requests == 0
 
@@ -170,10 +190,11 @@ def test_an_answer_that_cannot_be_read_fails_alone(monkeypatch):
         return read(answer, ids, deltas)
 
     async def main():
-        async with House(latency=0.001) as house:
+        async with House() as house:
             params = [SamplingParams(max_tokens=20, seed=i, ignore_eos=True) for i in range(3)]
-            streams = [await house.engine.submit([9], one) for one in params]
+            streams = await house.together([[9]] * 3, params)
             broken.append(streams[1]._group.answers[0])
+            await house.engine.call("resume")
             ends = await asyncio.gather(*(stream.final() for stream in streams), return_exceptions=True)
             assert isinstance(ends[1], RequestFailed)
             assert [len(end.outputs[0].token_ids) for end in (ends[0], ends[2])] == [20, 20]
@@ -186,16 +207,16 @@ def test_an_answer_that_cannot_be_read_fails_alone(monkeypatch):
 
 def test_a_core_that_dies_is_told_to_everybody():
     async def main():
-        async with House(latency=0.002) as house:
+        async with House() as house:
             reasons = []
             house.engine.on_dead(reasons.append)
-            params = SamplingParams(max_tokens=60, ignore_eos=True)
-            streams = [await house.engine.submit([5 + i], params) for i in range(3)]
+            streams = await house.together([[5], [6], [7]], SamplingParams(max_tokens=60, ignore_eos=True))
 
             def broken(*_):
                 raise RuntimeError("bits flipped")
 
             house.core.scheduler.update = broken
+            await house.engine.call("resume")
             for stream in streams:
                 with pytest.raises(EngineDead, match="bits flipped"):
                     await stream.final()
@@ -207,6 +228,32 @@ def test_a_core_that_dies_is_told_to_everybody():
                 await house.engine.call("stats")
 
     run(main())
+
+
+def test_a_core_that_dies_with_its_last_words_is_told_after_them():
+    """Both may be there when the loop looks for the first time; it must come again."""
+
+    class Dying:
+        replies = [StepReply(0)]
+
+        def poll(self, timeout):
+            if not self.replies:
+                raise EngineDead("gone")
+            return [self.replies.pop()]
+
+        def abort(self, handles, reason):
+            pass
+
+        def close(self, deadline):
+            pass
+
+    client = ThreadClient(Dying())
+    client._thread.join(WAIT)
+    assert len(client.poll()) == 1
+    assert select.select([client.fd], [], [], 0)[0], "the file descriptor slept over the end"
+    with pytest.raises(EngineDead, match="gone"):
+        client.poll()
+    client.close()
 
 
 def test_a_deadline_ends_a_request():
@@ -222,10 +269,11 @@ def test_a_deadline_ends_a_request():
 
 def test_drain_waits_for_what_is_open():
     async def main():
-        async with House(latency=0.002) as house:
+        async with House() as house:
             assert await house.engine.drain(0.0)
-            await house.engine.submit([5], SamplingParams(max_tokens=20, ignore_eos=True))
+            await house.together([[5]], SamplingParams(max_tokens=20, ignore_eos=True))
             assert not await house.engine.drain(0.0)
+            await house.engine.call("resume")
             assert await house.engine.drain(WAIT)
 
     run(main())
@@ -264,7 +312,7 @@ def test_statistics_and_close():
         house.engine.on_stats(seen.append)
         await (await house.engine.submit([5], SamplingParams(max_tokens=5, ignore_eos=True))).final()
         assert sum(stats.generation_tokens for stats in seen) == 5
-        stream = await house.engine.submit([5], SamplingParams(max_tokens=60, ignore_eos=True))
+        (stream,) = await house.together([[5]], SamplingParams(max_tokens=60, ignore_eos=True))
         house.engine.close()
         house.engine.close()
         with pytest.raises(EngineDead, match="closed"):
@@ -280,13 +328,13 @@ def test_whoever_raises_where_replies_are_read_leaves_nobody_waiting(where):
         raise ZeroDivisionError("on fire")
 
     async def main():
-        async with House(latency=0.002) as house:
-            params = SamplingParams(max_tokens=30, ignore_eos=True)
-            streams = [await house.engine.submit([5 + i], params) for i in range(3)]
+        async with House() as house:
+            streams = await house.together([[5], [6], [7]], SamplingParams(max_tokens=30, ignore_eos=True))
             if where == "stats":
                 house.engine.on_stats(broken)
             else:
                 house.engine._core.poll = broken
+            await house.engine.call("resume")
             ends = await asyncio.gather(*(stream.final() for stream in streams), return_exceptions=True)
             if where == "stats":
                 assert [len(end.outputs[0].token_ids) for end in ends] == [30] * 3

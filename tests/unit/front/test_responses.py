@@ -338,7 +338,7 @@ def test_followers_get_what_was_and_what_comes():
         assert await asyncio.gather(*followers) == [b"01234", b"1234", b"34", b""]
         assert await follow(4) == b"4"
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    asyncio.run(asyncio.wait_for(run(), 240))
 
 
 # -- log-probabilities --
