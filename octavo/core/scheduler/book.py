@@ -22,6 +22,7 @@ from octavo.core.scheduler.queue import WaitQueue
 from octavo.core.scheduler.replies import Replies
 from octavo.core.scheduler.request import Request, State
 from octavo.core.scheduler.rows import Rows
+from octavo.core.scheduler.steady import Steady
 from octavo.wire.arrays import Ints, ints
 from octavo.wire.plan import NewRow
 from octavo.wire.reply import AbortReason, FinishReason, Refused, RequestDelta
@@ -65,6 +66,8 @@ class Book:
         #: Rows whose drafts are in flight.
         self.verifying = 0
         self._order: Ints | None = None
+        #: About the rows, where all of them only decode and somebody has looked.
+        self.steady: Steady | None = None
         self._arrivals = 0
         #: By time: (deadline, arrival, key, whether it is only for the queue). Who ended stays until it surfaces, so an
         #: entry keeps no request alive.
@@ -219,7 +222,7 @@ class Book:
         self.running.append(request)
         self.prefilling.append(request)
         self.new.append(request)
-        self._order = None
+        self._order = self.steady = None
         return row
 
     def announce(self, request: Request, hashes: list[bytes], start: int) -> None:
@@ -264,7 +267,7 @@ class Book:
         if c.prefill[row]:
             self.prefilling.remove(request)
             c.prefill[row] = 0
-        self._order = None
+        self._order = self.steady = None
         self.kv.release(request.tables)
 
     def preempt(self, request: Request) -> None:
@@ -366,6 +369,13 @@ class Book:
                 assert not any(request.tables)
         for request in self._coming.values():
             assert request.state is State.RUNNING
+        if (steady := self.steady) is not None:
+            rows = steady.rows
+            assert rows is self._order
+            assert not c.flags[rows].any()
+            assert not self.prefilling
+            assert steady.plans <= (c.limit - c.length - c.pending)[rows].min()
+            assert steady.steps <= (c.limit - c.length)[rows].min() - 1
         bulky = LOGPROBS | PROMPT_LOGPROBS
         assert self.verifying == sum(bool(c.flags[request.row] & VERIFYING) for request in self.running)
         assert self.bulky == sum(bool(c.flags[request.row] & bulky) for request in self.running)

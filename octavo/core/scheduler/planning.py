@@ -23,6 +23,7 @@ from octavo.core.scheduler.columns import (
 )
 from octavo.core.scheduler.drafts import Drafts, Window
 from octavo.core.scheduler.request import Request
+from octavo.core.scheduler.steady import Steady
 from octavo.wire.arrays import NO_INTS, Ints, ints
 from octavo.wire.plan import Kind, PageDiff, StepPlan
 from octavo.wire.reply import RequestDelta
@@ -36,6 +37,8 @@ FOLLOWERS = 64
 HASHED = 1024
 #: After so many pages out of the cache, half a microsecond each, a step admits nobody more, for the same reason.
 CLAIMED = 4096
+#: A diff in which nobody gets pages.
+NO_PAGES = PageDiff()
 #: Log-probabilities of prompts that one step tells at most, 64 MB: a vocabulary a token is 620 MB a step without this.
 TOLD = 1 << 23
 
@@ -75,9 +78,12 @@ class Planner:
         decodes = self._decodes()
         left = book.schedule.max_num_batched_tokens - len(decodes)
         self._told = 0
-        pieces, left = self._pieces(left)
+        pieces, left = self._pieces(left) if book.prefilling else ([], left)
         if book.counters.preemptions == before:
-            pieces += self._admit(left, now)
+            if len(book.queue):
+                pieces += self._admit(left, now)
+            else:
+                book.followers = 0
         else:
             decodes = decodes[book.columns.epoch[decodes] >= 0]
             pieces = [piece for piece in pieces if piece.request.row >= 0]
@@ -100,9 +106,11 @@ class Planner:
         """Rows that continue from their own last token, with pages for it. A row whose last token is surely in flight,
         or whose drafts are, is left out."""
         book, c = self.book, self.book.columns
-        rows = book.order
+        rows, steady = book.order, book.steady
         if not len(rows):
             return rows
+        if steady is not None and steady.plans > 0:
+            return self._with_pages(rows, steady.chosen(c.computed >= c.capacity))
         block = c.block[:, rows]
         ready = (block[LENGTH] + block[PENDING] < block[LIMIT]) & (block[PREFILL] == 0)
         if book.verifying:
@@ -110,12 +118,17 @@ class Planner:
         if not ready.all():
             rows, block = rows[ready], block[:, ready]
         short = block[COMPUTED] >= block[CAPACITY]
-        if not short.any():
+        return self._with_pages(rows, rows[short] if short.any() else NO_INTS)
+
+    def _with_pages(self, rows: Ints, short: Ints) -> Ints:
+        """Those of ``rows`` that have pages for their next token once ``short`` got some."""
+        if not len(short):
             return rows
-        for row in rows[short].tolist():
-            if (request := book.at[row]) is not None:
+        before = self.book.order
+        for row in short.tolist():
+            if (request := self.book.at[row]) is not None:
                 self._one_more(request)
-        return rows[c.epoch[rows] >= 0]
+        return rows if self.book.order is before else rows[self.book.columns.epoch[rows] >= 0]
 
     def _one_more(self, request: Request) -> None:
         """Room for the next token of a decoding row, and for some after it where that costs nobody anything."""
@@ -274,6 +287,8 @@ class Planner:
     def _build(self, decodes: Ints, pieces: list[Piece], windows: Sequence[Window] = (), repeat: int = 1) -> StepPlan:
         book, c = self.book, self.book.columns
         count = len(decodes)
+        if count and not pieces and not windows and (steady := self._steady(decodes)) is not None:
+            return self._build_steady(steady, repeat)
         drafted = ints([window.row for window in windows]) if windows else NO_INTS
         if windows:
             decodes = np.concatenate([decodes[~np.isin(decodes, drafted)], drafted])
@@ -338,30 +353,76 @@ class Planner:
             draft_tokens=draft_tokens,
         )
         self.step += repeat
-        if repeat > 1:
-            more = np.minimum(repeat, c.limit[rows] - c.length[rows] - c.pending[rows])
-            c.computed[rows] += more
-            c.pending[rows] += more
-            c.uses[rows] += repeat
-        elif pieces:
+        if pieces:
             c.computed[rows] += np.maximum(known, 1)
             c.pending[rows] += samples
             c.uses[rows] += 1
         elif count:
-            c.block[PLANNED, rows] += 1
+            self._plan_decodes(rows, repeat)
         if windows:
             c.flags[drafted] |= VERIFYING
+            book.steady = None
             book.verifying += len(windows)
         if len(masked):
             c.last[rows[masked]] = self.step - 1
         book.new, book.diffs, book.freed, book.killed = [], [], [], []
         return plan
 
+    def _steady(self, decodes: Ints) -> Steady | None:
+        """About ``decodes``, where they are all that run and have no flags."""
+        book, c = self.book, self.book.columns
+        if decodes is not book.order or book.prefilling:
+            return None
+        if book.steady is None and not c.flags[decodes].any():
+            book.steady = Steady(c, decodes)
+        return book.steady
+
+    def _build_steady(self, steady: Steady, repeat: int) -> StepPlan:
+        """``_build`` for a step in which nothing happens but a token more for every row, or up to ``repeat``."""
+        book, c = self.book, self.book.columns
+        rows = steady.rows
+        plan = StepPlan(
+            self.step,
+            Kind.DECODE,
+            rows,
+            steady.epochs,
+            c.computed[rows],
+            steady.ones,
+            steady.zeros,
+            steady.true,
+            steady.zeros,
+            NO_INTS,
+            [book.new_row(request) for request in book.new if request.row >= 0] if book.new else [],
+            self._page_diff(),
+            ints(book.freed) if book.freed else NO_INTS,
+            ints(book.killed) if book.killed else NO_INTS,
+            repeat=repeat,
+        )
+        self._plan_decodes(rows, repeat, steady)
+        steady.plans -= repeat
+        self.step += repeat
+        book.new, book.diffs, book.freed, book.killed = [], [], [], []
+        return plan
+
+    def _plan_decodes(self, rows: Ints, repeat: int, steady: Steady | None = None) -> None:
+        c = self.book.columns
+        if repeat > 1:
+            more = np.minimum(repeat, c.limit[rows] - c.length[rows] - c.pending[rows])
+            c.computed[rows] += more
+            c.pending[rows] += more
+            c.uses[rows] += repeat
+        elif steady is not None:
+            c.block[PLANNED] += steady.mask
+        else:
+            c.block[PLANNED, rows] += 1
+
     def _page_diff(self) -> PageDiff:
+        if not self.book.diffs:
+            return NO_PAGES
         # Who was preempted after it was given pages in this very step has no row any more.
         diffs = [diff for diff in self.book.diffs if diff[0].row >= 0]
         if not diffs:
-            return PageDiff()
+            return NO_PAGES
         return PageDiff(
             ints([group for _, group, _, _ in diffs]),
             ints([request.row for request, _, _, _ in diffs]),

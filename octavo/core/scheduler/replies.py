@@ -49,18 +49,19 @@ class Replies:
         """New tokens of requests of any clients: ``counts[i]`` of ``tokens`` belong to ``handles[i]``."""
         first = int(client[0])
         if (client == first).all():
-            self._append(first, handles, counts, tokens)
+            self.tokens_of(first, handles, counts, tokens)
             return
         owner = np.repeat(client, counts)
         for one in np.unique(client).tolist():
             mine = client == one
-            self._append(one, handles[mine], counts[mine], tokens[owner == one])
+            self.tokens_of(one, handles[mine], counts[mine], tokens[owner == one])
 
-    def _append(self, client: int, handles: Ints, counts: Ints, tokens: Ints) -> None:
+    def tokens_of(self, client: int, handles: Ints, counts: Ints, tokens: Ints) -> None:
+        """``tokens`` where all requests are of one client."""
         box = self._box(client)
-        box.handles.append(ints(handles))
-        box.counts.append(ints(counts))
-        box.tokens.append(ints(tokens))
+        box.handles.append(handles)
+        box.counts.append(counts)
+        box.tokens.append(tokens)
 
     def stats(self, stats: StepStats, clients: Iterable[int]) -> None:
         """Goes to these clients, and to everybody who hears something at the next flush."""

@@ -27,6 +27,7 @@ from octavo.core.scheduler.columns import (
     TOLD,
 )
 from octavo.core.scheduler.request import Request
+from octavo.core.scheduler.steady import Steady
 from octavo.wire.arrays import Bools, Ints, Longs, ints
 from octavo.wire.plan import Kind, StepPlan
 from octavo.wire.reply import FinishReason, RequestDelta
@@ -45,8 +46,16 @@ class Updater:
         book, c = self.book, self.book.columns
         rows = plan.rows
         book.counters.steps += 1
-        if plan.kind == Kind.DECODE and not (result.fault or result.row_faults or extras) and self._quick(plan, result):
-            return
+        if plan.kind == Kind.DECODE and not (result.fault or result.row_faults or extras):
+            steady = book.steady
+            if steady is not None and steady.rows is rows and self._steady(steady, result):
+                return
+            if steady is not None:
+                steady.steps = -1
+            if self._quick(plan, result):
+                return
+        elif book.steady is not None:
+            book.steady.steps = -1
         c.uses[rows] -= 1
         book.rows.wake()
         if result.fault is not None:
@@ -82,9 +91,33 @@ class Updater:
         if not plan.samples.all():
             self._scored(rows[alive & ~plan.samples])
 
+    def _steady(self, steady: Steady, result: StepResult) -> bool:
+        """The same for a step in which nothing happens but one token more for every row that runs. False: something
+        else does, and nothing was changed."""
+        book, c, rows = self.book, self.book.columns, steady.rows
+        if steady.every < 0 or steady.left(c) < 1 or np.add.reduce(result.counts) != len(rows):
+            return False
+        tokens = ints(result.tokens[:, 0])
+        if len(steady.stops) and (steady.stops == tokens).any():
+            return False
+        steady.steps -= 1
+        c.tokens[rows, c.length[rows]] = tokens
+        c.block[steady.span] += steady.retired
+        book.counters.generation_tokens += len(rows)
+        if steady.every:
+            if steady.client >= 0:
+                book.replies.tokens_of(steady.client, steady.handles, steady.ones, tokens)
+            else:
+                book.replies.tokens(c.client[rows], steady.handles, steady.ones, tokens)
+        for row in steady.chosen(c.done >= c.full_at).tolist():
+            request = book.at[row]
+            assert request is not None
+            book.publish(request)
+        return True
+
     def _quick(self, plan: StepPlan, result: StepResult) -> bool:
-        """The same for a step in which nothing happens but one token more for every row. False: something else does,
-        and nothing was changed."""
+        """The same for a step that is not steady, since rows come and go, but brings one token more for all of its own.
+        False: something else happens, and nothing was changed."""
         book, c = self.book, self.book.columns
         rows = plan.rows
         block = c.block[:, rows]
