@@ -24,6 +24,13 @@ def _prctl(option: int, value: Any) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
+def stand_back(nice: int) -> None:
+    """Lower the priority of the calling thread to ``nice`` at least; children and threads that it starts inherit it."""
+    thread = threading.get_native_id()
+    if os.getpriority(os.PRIO_PROCESS, thread) < nice:
+        os.setpriority(os.PRIO_PROCESS, thread, nice)
+
+
 class Child:
     """A running child. ``fd`` becomes readable when it ends."""
 

@@ -1,6 +1,9 @@
 """A process in which grammars are compiled first: one that takes too long or too much memory, or crashes the library,
-costs its own request and nothing else."""
+costs its own request and nothing else.
 
+The process stands back behind the engine's; a grammar that is not ready soon gets only what nobody else wants."""
+
+import contextlib
 import os
 import resource
 import select
@@ -15,7 +18,7 @@ from msgspec import Struct
 
 from octavo.common.log import logger
 from octavo.common.math import cdiv
-from octavo.common.proc import Child, spawn
+from octavo.common.proc import Child, spawn, stand_back
 from octavo.core.grammar.base import ENGINES, PARAM, Engine, Grammar
 from octavo.errors import BadRequest, RequestError, RequestFailed, Unsupported
 from octavo.wire.request import GrammarRef
@@ -28,6 +31,11 @@ log = logger(__name__)
 DEADLINE = 5.0
 SLOWER = 6
 START = 60.0
+#: Seconds of a processor after which a grammar is no common one, seconds between two looks at that, and the priority of
+#: the others.
+QUICK = 0.1
+LOOK = 0.05
+NICE = 10
 #: Bytes that compiling may take beside what the process has when it is ready.
 MEMORY = 2 << 30
 #: Bytes of the stack that compiling gets; what works there works on a usual one.
@@ -104,12 +112,17 @@ class Trial:
             begun = _spent(self.pid)
             _send(self._socket, msgspec.msgpack.encode(ref))
             until = time.monotonic() + SLOWER * self._deadline
-            while not select.select([self._socket], [], [], min(self._deadline, 1.0))[0]:
-                if _spent(self.pid) - begun >= self._deadline:
+            quick = True
+            while not select.select([self._socket], [], [], LOOK if quick else min(self._deadline, 1.0))[0]:
+                spent = _spent(self.pid) - begun
+                if spent >= self._deadline:
                     raise TimeoutError
                 if time.monotonic() >= until:
                     self._end()
                     raise RequestFailed("the process that compiles grammars does not get on; the machine is too busy")
+                if quick and spent >= QUICK:
+                    quick = False
+                    _go_last(self.pid)
             return msgspec.msgpack.decode(_receive(self._socket, time.monotonic() + self._deadline), type=Verdict)
         except TimeoutError:
             self._end()
@@ -159,6 +172,14 @@ def _spent(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def _go_last(pid: int) -> None:
+    """The threads of a process, all but the first, get what time no other thread of the machine wants."""
+    with contextlib.suppress(OSError):
+        for thread in map(int, os.listdir(f"/proc/{pid}/task")):
+            if thread != pid:
+                os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+
+
 def _send(channel: socket.socket, data: bytes) -> None:
     channel.sendall(_HEAD.pack(len(data)) + data)
 
@@ -186,15 +207,11 @@ def _exactly(channel: socket.socket, count: int, until: float | None) -> bytes:
 
 def main(number: int) -> None:
     """The child's main function: grammars in, verdicts out, until the parent is gone. The work is done on a stack half
-    as large as the parent's, so that what is deep enough to break one breaks here."""
-    os.nice(5)  # the parent's loop goes first
+    as large as the parent's, so that what is deep enough to break one breaks here; a thread for each grammar, since
+    one that was told to go last cannot come back."""
+    stand_back(NICE)
     threading.stack_size(STACK)
-    thread = threading.Thread(target=_serve, args=(socket.socket(fileno=number),))
-    thread.start()
-    thread.join()
-
-
-def _serve(channel: socket.socket) -> None:
+    channel = socket.socket(fileno=number)
     setup = msgspec.msgpack.decode(_receive(channel, None), type=Setup)
     engine: Engine | None = None
     refused: RequestError | None = None
@@ -205,25 +222,34 @@ def _serve(channel: socket.socket) -> None:
     _bound(setup.memory)
     _send(channel, b"")
     decoder = msgspec.msgpack.Decoder(GrammarRef)
+
+    def answer(ref: GrammarRef) -> None:
+        _send(channel, msgspec.msgpack.encode(_verdict(ref, engine, refused, setup.width)))
+
     while True:
         try:
             ref = decoder.decode(_receive(channel, None))
         except EOFError:
             return
-        try:
-            if refused is not None:
-                raise refused
-            assert engine is not None
-            text = engine.prepare(ref)
-            _walk(engine.build(text).open(), setup.width)
-            verdict = Verdict(text)
-        except RequestError as error:
-            verdict = Verdict("", error.message, error.param, error.status)
-        except MemoryError:
-            os._exit(1)
-        except BaseException as error:  # a panic of the library is no Exception
-            verdict = Verdict("", f"the grammar could not be compiled: {str(error)[:200]}", PARAM)
-        _send(channel, msgspec.msgpack.encode(verdict))
+        thread = threading.Thread(target=answer, args=(ref,))
+        thread.start()
+        thread.join()
+
+
+def _verdict(ref: GrammarRef, engine: Engine | None, refused: RequestError | None, width: int) -> Verdict:
+    try:
+        if refused is not None:
+            raise refused
+        assert engine is not None
+        text = engine.prepare(ref)
+        _walk(engine.build(text).open(), width)
+        return Verdict(text)
+    except RequestError as error:
+        return Verdict("", error.message, error.param, error.status)
+    except MemoryError:
+        os._exit(1)
+    except BaseException as error:  # a panic of the library is no Exception
+        return Verdict("", f"the grammar could not be compiled: {str(error)[:200]}", PARAM)
 
 
 def _walk(grammar: Grammar, width: int) -> None:

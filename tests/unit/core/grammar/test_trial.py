@@ -58,6 +58,35 @@ def test_a_crash_a_flood_and_an_endless_one_cost_their_own_request_only(compiler
     assert compiler._trial.pid == pid
 
 
+def test_the_process_stands_back_and_who_is_slow_goes_last(compiler):
+    """A grammar that takes long is compiled by a thread that gets what nobody else wants; the next one is not."""
+    assert says(compiler.compile(GrammarRef("regex", "a")), "a")
+    pid = compiler._trial.pid
+    assert os.getpriority(os.PRIO_PROCESS, pid) >= trial.NICE
+    errors: list[BaseException] = []
+
+    def wait():
+        try:
+            compiler.compile(GrammarRef("regex", LARGE))
+        except BaseException as error:
+            errors.append(error)
+
+    def policies():
+        return {int(one): os.sched_getscheduler(int(one)) for one in os.listdir(f"/proc/{pid}/task")}
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    until = time.monotonic() + 60
+    while os.SCHED_IDLE not in (found := policies()).values():
+        assert time.monotonic() < until, "the thread does not go last"
+        assert thread.is_alive(), "nothing was slow"
+        time.sleep(0.01)
+    assert found[pid] == os.SCHED_OTHER
+    compiler.close()
+    thread.join(60)
+    assert isinstance(errors[0], OctavoError)
+
+
 def test_a_process_that_somebody_ends_is_started_again(compiler):
     compiler.compile(GrammarRef("regex", "a"))
     os.kill(compiler._trial.pid, signal.SIGKILL)  # while nobody asks anything
