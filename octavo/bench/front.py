@@ -9,9 +9,9 @@ import asyncio
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from octavo.bench import report
 from octavo.bench.child import Child
+from octavo.launch.listening import runner
 
 COLUMNS = (
     "workload", "out_tok_s", "tokens_per_chunk", "added_ms_p50", "added_ms_p99", "added_ms_max", "front_us_per_token",
@@ -27,6 +28,8 @@ COLUMNS = (
 )  # fmt: skip
 #: Seconds that a run may take beyond what its tokens need.
 _PATIENCE = 300.0
+#: How a chunked body ends, and nothing in it: JSON holds no bare carriage return.
+_END = b"\r\n0\r\n\r\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,15 +62,35 @@ class _Seen:
     counts: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
 
+    def read(self, arrivals: Iterable[tuple[float, bytes]]) -> None:
+        """One connection's. Frames are read straight out of the chunked body: an event is one line of JSON, which holds
+        no line break."""
+        decode, rest = msgspec.json.Decoder(_Chunk).decode, b""
+        for now, data in arrivals:
+            *whole, rest = (rest + data).split(b"\n\n")
+            for part in whole:
+                at = part.find(b"data: ")
+                body = part[at + 6 :]
+                if at < 0 or body == b"[DONE]":
+                    continue
+                for choice in decode(body).choices:
+                    if choice.token_ids:
+                        self.when.append(now)
+                        self.counts.append(len(choice.token_ids))
+                        self.tokens += choice.token_ids
+
 
 class _Client(asyncio.Protocol):
-    """One connection: sends a request, reads its events, and so on ``rounds`` times. Reads frames straight out of the
-    chunked body: an event is one line of JSON, which holds no line break."""
+    """One connection: sends a request, notes what comes and when until the answer's end, and so on ``rounds`` times.
 
-    def __init__(self, request: bytes, rounds: int, seen: _Seen, done: asyncio.Future):
-        self._request, self._left, self._seen, self._done = request, rounds, seen, done
-        self._rest = b""
-        self._decode = msgspec.json.Decoder(_Chunk).decode
+    It shares the processors with the server, so everything else is done afterwards.
+    """
+
+    def __init__(self, request: bytes, rounds: int, done: asyncio.Future):
+        self._request, self._left, self._done = request, rounds, done
+        self._last = b""
+        self.when = array("d")
+        self.pieces: list[bytes] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: Any = transport
@@ -78,29 +101,20 @@ class _Client(asyncio.Protocol):
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        now = time.monotonic()
-        *whole, self._rest = (self._rest + data).split(b"\n\n")
-        for part in whole:
-            at = part.find(b"data: ")
-            if at < 0:
-                continue
-            body = part[at + 6 :]
-            if body == b"[DONE]":
-                if self._left:
-                    self._ask()
-                elif not self._done.done():
-                    self._done.set_result(None)
-                    self._transport.close()
-                continue
-            for choice in self._decode(body).choices:
-                if choice.token_ids:
-                    self._seen.when.append(now)
-                    self._seen.counts.append(len(choice.token_ids))
-                    self._seen.tokens += choice.token_ids
+        self.when.append(time.monotonic())
+        self.pieces.append(data)
+        self._last = (self._last + data)[-len(_END) :]
+        if self._last == _END:
+            if self._left:
+                self._ask()
+            elif not self._done.done():
+                self._done.set_result(None)
+                self._transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self._done.done():
-            self._done.set_exception(error or ConnectionError(f"the server closed a stream: {self._rest[-300:]!r}"))
+            last = b"".join(self.pieces[-2:])[-300:]
+            self._done.set_exception(error or ConnectionError(f"the server closed a stream: {last!r}"))
 
 
 def front(load: FrontLoad) -> dict[str, Any]:
@@ -111,11 +125,14 @@ def front(load: FrontLoad) -> dict[str, Any]:
             _drive(child, FrontLoad(connections=load.connections, rounds=1, outputs=16, chat=load.chat))  # warm
             before, begin = child.cpu_seconds(), time.monotonic()
             own = time.process_time()
-            seen = _drive(child, load)
+            clients = _drive(child, load)
             seconds, own = time.monotonic() - begin, time.process_time() - own
             spent = {name: child.cpu_seconds()[name] - before[name] for name in before}
             memory = child.memory_mb()
         stamps = np.fromfile(Path(folder) / "stamps", np.float64)
+    seen = _Seen()
+    for client in clients:
+        seen.read(zip(client.when, client.pieces, strict=True))
     added = np.repeat(np.asarray(seen.when), seen.counts) - stamps[np.asarray(seen.tokens)]
     p50, p99 = np.percentile(added, (50, 99)) * 1000
     return report.record(
@@ -136,21 +153,22 @@ def front(load: FrontLoad) -> dict[str, Any]:
     )
 
 
-def _drive(child: Child, load: FrontLoad) -> _Seen:
-    seen = _Seen()
-    asyncio.run(
-        asyncio.wait_for(_streams(child.port, load, seen), _PATIENCE + load.rounds * load.outputs * load.step_ms)
-    )
-    return seen
+def _drive(child: Child, load: FrontLoad) -> list[_Client]:
+    limit = _PATIENCE + load.rounds * load.outputs * load.step_ms / 1000
+    with runner() as loop:
+        return loop.run(asyncio.wait_for(_streams(child.port, load), limit))
 
 
-async def _streams(port: int, load: FrontLoad, seen: _Seen) -> None:
+async def _streams(port: int, load: FrontLoad) -> list[_Client]:
     loop = asyncio.get_running_loop()
     done: Sequence[asyncio.Future] = [loop.create_future() for _ in range(load.connections)]
     request = _request(load)
-    for one in done:
-        await loop.create_connection(partial(_Client, request, load.rounds, seen, one), "127.0.0.1", port)
+    clients = [_Client(request, load.rounds, one) for one in done]
+    waiting = iter(clients)
+    for _ in clients:
+        await loop.create_connection(lambda: next(waiting), "127.0.0.1", port)
     await asyncio.gather(*done)
+    return clients
 
 
 def _request(load: FrontLoad) -> bytes:

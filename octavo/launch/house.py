@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -163,6 +164,7 @@ class House:
         if self.place is not None:
             self.place.line.setblocking(False)
             asyncio.get_running_loop().add_reader(self.place.line, self._take_over, self.place.line)
+        gc.freeze()  # what is here stays: the collector need not walk through it in the middle of everyone's stream
         self._ready()
 
     def _take_over(self, line: socket.socket) -> None:
