@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from octavo.bench import report
 from octavo.bench.child import Child
 from octavo.launch.listening import runner
+from octavo.testing.stamped import SAID
 
 COLUMNS = (
     "workload", "out_tok_s", "tokens_per_chunk", "added_ms_p50", "added_ms_p99", "added_ms_max", "front_us_per_token",
@@ -28,6 +28,8 @@ COLUMNS = (
 )  # fmt: skip
 #: Seconds that a run may take beyond what its tokens need.
 _PATIENCE = 300.0
+#: Bytes that a token has at most.
+_LONGEST = 32
 #: How a chunked body ends, and nothing in it: JSON holds no bare carriage return.
 _END = b"\r\n0\r\n\r\n"
 
@@ -46,14 +48,6 @@ class FrontLoad:
     chat: bool = False
 
 
-class _Choice(msgspec.Struct):
-    token_ids: list[int] | None = None
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] = []
-
-
 @dataclass
 class _Seen:
     """Arrivals of all streams: seconds, and the tokens that came then."""
@@ -63,21 +57,18 @@ class _Seen:
     tokens: list[int] = field(default_factory=list)
 
     def read(self, arrivals: Iterable[tuple[float, bytes]]) -> None:
-        """One connection's. Frames are read straight out of the chunked body: an event is one line of JSON, which holds
-        no line break."""
-        decode, rest = msgspec.json.Decoder(_Chunk).decode, b""
+        """One connection's pieces: what is between the tokens does not matter."""
+        rest = b""
         for now, data in arrivals:
-            *whole, rest = (rest + data).split(b"\n\n")
-            for part in whole:
-                at = part.find(b"data: ")
-                body = part[at + 6 :]
-                if at < 0 or body == b"[DONE]":
-                    continue
-                for choice in decode(body).choices:
-                    if choice.token_ids:
-                        self.when.append(now)
-                        self.counts.append(len(choice.token_ids))
-                        self.tokens += choice.token_ids
+            data, end = rest + data, 0
+            before = len(self.tokens)
+            for said in SAID.finditer(data):
+                self.tokens.append(int(said[1]))
+                end = said.end()
+            rest = data[max(end, len(data) - _LONGEST) :]
+            if count := len(self.tokens) - before:
+                self.when.append(now)
+                self.counts.append(count)
 
 
 class _Client(asyncio.Protocol):
@@ -172,7 +163,7 @@ async def _streams(port: int, load: FrontLoad) -> list[_Client]:
 
 
 def _request(load: FrontLoad) -> bytes:
-    body: dict[str, Any] = {"max_tokens": load.outputs, "ignore_eos": True, "stream": True, "return_token_ids": True}
+    body: dict[str, Any] = {"max_tokens": load.outputs, "ignore_eos": True, "stream": True}
     body |= {"messages": [{"role": "user", "content": "hello"}]} if load.chat else {"prompt": [100, 101, 102, 103]}
     data = json.dumps(body).encode()
     path = "/v1/chat/completions" if load.chat else "/v1/completions"

@@ -1,12 +1,14 @@
 """A device that costs nothing and says when it said what: `octavo bench front` and `octavo bench soak` serve it.
 
-Token ids are step numbers (modulo the vocabulary), and the file ``stamps`` holds, at each such id, the monotonic second
-in which the step's tokens were ready: whoever sees a token knows how long it was on its way.
+Token ids are step numbers, counted from ``FIRST`` (and again from there, at the vocabulary's end). The file ``stamps``
+holds, at each such id, the monotonic second in which the step's tokens were ready, and a token's text says its id
+(``SAID``): whoever sees one knows how long it was on its way.
 
     python -m octavo.testing.stamped FOLDER STEP_SECONDS [flags of octavo serve]
 """
 
 import json
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -21,6 +23,10 @@ from octavo.wire.plan import GrammarMasks
 
 WORKER = "octavo.testing.stamped:StampedWorker"
 VOCAB = 1 << 15
+#: Ids before it are bytes, words and special tokens.
+FIRST = 1 << 10
+#: A token in an answer's text, JSON or not.
+SAID = re.compile(rb"<filler (\d+)>")
 STAMPS = "stamps"
 MAX_LENGTH = 4096
 
@@ -35,7 +41,7 @@ class StampedWorker(FakeWorker):
     def sample(self, masks: GrammarMasks | None) -> Sequence[FakeTicket]:
         tickets = super().sample(masks)
         for ticket in tickets:
-            token = ticket.step % VOCAB
+            token = FIRST + ticket.step % (VOCAB - FIRST)
             ticket.result.tokens[:] = token
             self._stamps[token] = ticket.when or time.monotonic()
         return tickets
