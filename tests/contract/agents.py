@@ -28,7 +28,7 @@ SCHEMA = {
 }
 
 
-def folder(path):
-    """The model's directory."""
+def folder(path, **more):
+    """The model's directory; ``more`` is of ``scripted.model``."""
     specials = ("<think>", "</think>", "<tool_call>", "</tool_call>")
-    return model(path, chat_template=TEMPLATE, specials=specials)
+    return model(path, chat_template=TEMPLATE, specials=specials, **more)

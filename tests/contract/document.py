@@ -7,6 +7,8 @@ import urllib.request
 
 from jsonschema import Draft202012Validator
 
+from octavo.testing.served import PATIENCE
+
 
 def loads(text):
     """JSON as strict clients read it."""
@@ -58,7 +60,7 @@ class Document:
         headers = self.headers | ({"Content-Type": "application/json"} if data is not None else {}) | (headers or {})
         request = urllib.request.Request(self.server.url + path, data, headers, method=verb.upper())
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
                 return self.judge(verb, path, answer.status, answer.headers, answer.read())
         except urllib.error.HTTPError as error:
             with error:

@@ -8,6 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from octavo.testing.scripted import Scripted
+from octavo.testing.served import PATIENCE
 from tests.contract import agents
 
 WEATHER = {"name": "weather", "description": "of a city", "input_schema": agents.SCHEMA}
@@ -235,4 +236,4 @@ def test_async(server):
             assert text == whole.content[-1].text == "Sunny."
             assert (await client.messages.count_tokens(model="scripted", messages=given["messages"])).input_tokens
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    asyncio.run(asyncio.wait_for(run(), PATIENCE))

@@ -8,11 +8,11 @@ import openai
 import pytest
 
 from octavo.testing.scripted import Scripted
-from octavo.testing.served import Served, fake_model
+from octavo.testing.served import ENDLESS, PATIENCE, Served, fake_model
 from tests.contract import agents
 
 HELLO = [{"role": "user", "content": "plain"}]
-LONG = {"model": "slow", "prompt": [5], "max_tokens": 400, "extra_body": {"ignore_eos": True}}
+LONG = {"model": "slow", "prompt": [5], "max_tokens": 100_000, "extra_body": {"ignore_eos": True}}
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": agents.SCHEMA}}
 
 
@@ -101,7 +101,7 @@ def test_errors_are_typed(client, make, error, param):
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory):
     """One request at a time, one token in 20 ms, and hardly a queue."""
-    folder = fake_model(tmp_path_factory.mktemp("slow"), latency=0.02)
+    folder = fake_model(tmp_path_factory.mktemp("slow"), length=ENDLESS, latency=0.02)
     found = Served([str(folder), "--served-model-name", "slow", "--max-num-seqs", "1", "--max-waiting", "1"])
     try:
         yield found.ready()
@@ -121,7 +121,7 @@ def test_a_client_comes_back_after_the_time_it_is_told(slow):
         openai.OpenAI(
             base_url=f"{slow.url}/v1",
             api_key="none",
-            max_retries=8,
+            max_retries=100,
             http_client=httpx.Client(event_hooks={"response": [look]}),
         ) as client,
         ThreadPoolExecutor(1) as pool,
@@ -132,7 +132,7 @@ def test_a_client_comes_back_after_the_time_it_is_told(slow):
         slow.until("queue", lambda: slow.metric("vllm:num_requests_waiting") == 1)
         answer = client.completions.create(model="slow", prompt=[7], max_tokens=1)
         assert answer.usage.completion_tokens == 1
-        assert waiting.result(60).usage.completion_tokens == 1
+        assert waiting.result(PATIENCE).usage.completion_tokens == 1
         assert turned_away
         assert min(turned_away) >= 1
 

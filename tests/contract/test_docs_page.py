@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from octavo.testing.scripted import Scripted
+from octavo.testing.served import PATIENCE
 from tests.contract import agents
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -18,6 +19,7 @@ def test_the_page(tmp_path):
         server.say("", "Sunny.")
         browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(extra_http_headers={"Authorization": "Bearer key"})
+        page.set_default_timeout(PATIENCE * 1000)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
         page.on("request", lambda request: asked.append(request.url))
@@ -31,7 +33,7 @@ def test_the_page(tmp_path):
             assert route.locator("h4").all_text_contents() == ["body", "answer", "events"]
             assert route.locator("td code").count() > 20
             route.locator("button").click()
-            sync_api.expect(route.locator("pre")).to_contain_text("Sunny.")
+            sync_api.expect(route.locator("pre")).to_contain_text("Sunny.", timeout=PATIENCE * 1000)
         browser.close()
         assert not wrong
         assert all(url.startswith(server.url) or url == "data:," for url in asked), asked

@@ -16,13 +16,14 @@ from octavo.front.server import web
 from octavo.front.server.app import build_app
 from octavo.front.server.middleware import OPEN_PATHS
 from octavo.front.server.options import Options
-from octavo.testing.served import Served, fake_model
+from octavo.testing.served import ENDLESS, PATIENCE, Served, fake_model
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
 KEY = "first-key-0123456789"
 HELD = {"Authorization": f"Bearer {KEY}"}
 LONG = {"prompt": "the cat", "max_tokens": 400, "ignore_eos": True}
+ENDED = "vllm:request_success_total{"
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def raw(server, data, until=b""):
     """What comes back for bytes that are sent as they are; up to the end, or to ``until``."""
     where = urlsplit(server.url)
     said = b""
-    with socket.create_connection((where.hostname, where.port), timeout=20) as line:
+    with socket.create_connection((where.hostname, where.port), timeout=PATIENCE) as line:
         try:
             line.sendall(data)
             while not (until and until in said) and (more := line.recv(65536)):
@@ -140,7 +141,7 @@ def test_every_route_of_the_table_needs_the_key(web_ui):
 )
 def test_keys(door, headers, fine):
     where = urlsplit(door.url)
-    line = http.client.HTTPConnection(where.hostname, where.port, timeout=30)
+    line = http.client.HTTPConnection(where.hostname, where.port, timeout=PATIENCE)
     line.request("GET", "/v1/models", headers=headers)
     answer = line.getresponse()
     assert answer.status == (200 if fine else 401)
@@ -243,7 +244,7 @@ def test_the_log_is_json_and_says_who_not_what(door):
 def test_an_id_that_is_safe_comes_back(door, name):
     where = urlsplit(door.url)
     for path, status in (("/health", 200), ("/v1/models", 401), ("/nothing", 401)):
-        line = http.client.HTTPConnection(where.hostname, where.port, timeout=30)
+        line = http.client.HTTPConnection(where.hostname, where.port, timeout=PATIENCE)
         line.request("GET", path, headers={"X-Request-Id": name})
         answer = line.getresponse()
         assert (answer.status, answer.headers["X-Request-Id"]) == (status, name)
@@ -347,14 +348,14 @@ class Deaf:
 
 def test_a_client_that_does_not_read_is_cut_off(door):
     resident = psutil.Process(door.process.pid).memory_info
-    before = resident().rss
+    before, over = resident().rss, door_metric(door, ENDED)
     # More than sockets hold between them: each token with what else it could have been. Whether the answers were at
     # their end when the connection was cut is a matter of speed.
     body = LONG | {"n": 24, "logprobs": 20, "stream": True, "max_tokens": 500}
     deaf = Deaf(door, body, **HELD)
-    door.until("a connection", lambda: connections(door) > 0)
-    door.until("cut connections", lambda: connections(door) == 0, timeout=60)
-    door.until("rest", lambda: running(door) == 0, timeout=60)
+    door.until("the end of all answers", lambda: door_metric(door, ENDED) == over + 24)
+    door.until("cut connections", lambda: connections(door) == 0)
+    door.until("rest", lambda: running(door) == 0)
     assert resident().rss - before < 96 << 20
     assert door.post(TEXT, {"prompt": "a", "max_tokens": 1}, **HELD)[0] == 200
     deaf.line.close()
@@ -379,25 +380,48 @@ def connections(server):
 # -- the queue --
 
 
-def test_a_queue_with_limits(tmp_path):
-    model = fake_model(tmp_path / "model", latency=0.02)
-    flags = ["--max-num-seqs", "1", "--max-num-batched-tokens", "16", "--max-waiting-tokens", "300"]
-    server = Served([str(model), *flags, "--max-waiting-time", "0.6"])
+def queue(server):
+    """A request that never ends runs, and two wait; (connection that ends it, the two connections)."""
+    busy = Deaf(server, LONG | {"max_tokens": 100_000})
+    server.until("start", lambda: server.metric("vllm:num_requests_running") == 1)
+    where = urlsplit(server.url)
+    queued = []
+    for stream in (False, True):
+        line = http.client.HTTPConnection(where.hostname, where.port, timeout=PATIENCE)
+        body = {"prompt": [5] * 120, "max_tokens": 1, "stream": stream}
+        line.request("POST", TEXT, json.dumps(body), {"Content-Type": "application/json"})
+        queued.append(line)
+    return busy.line, queued
+
+
+def one_at_a_time(folder, *flags):
+    model = fake_model(folder / "model", length=ENDLESS, latency=0.01)
+    return Served([str(model), "--max-num-seqs", "1", "--max-num-batched-tokens", "16", *flags])
+
+
+def test_a_queue_with_a_limit_of_tokens(tmp_path):
+    server = one_at_a_time(tmp_path, "--max-waiting-tokens", "300")
     try:
         server.ready()
-        busy = Deaf(server, LONG | {"max_tokens": 300})
-        server.until("start", lambda: server.metric("vllm:num_requests_running") == 1)
-        where = urlsplit(server.url)
-        queued = []
-        for stream in (False, True):
-            line = http.client.HTTPConnection(where.hostname, where.port, timeout=30)
-            body = {"prompt": [5] * 120, "max_tokens": 1, "stream": stream}
-            line.request("POST", TEXT, json.dumps(body), {"Content-Type": "application/json"})
-            queued.append(line)
+        busy, queued = queue(server)
         server.until("queue", lambda: server.metric("vllm:num_requests_waiting") == 2)
         status, body = server.post(TEXT, {"prompt": [5] * 120, "max_tokens": 1})
         assert status == 429
         assert "--max-waiting-tokens" in body["error"]["message"]
+        busy.close()
+        for line in queued:
+            assert line.getresponse().status == 200
+            line.close()
+        assert server.post(TEXT, {"prompt": [5] * 400, "max_tokens": 1})[0] == 200
+    finally:
+        server.stop()
+
+
+def test_a_queue_with_a_limit_of_time(tmp_path):
+    server = one_at_a_time(tmp_path, "--max-waiting-time", "1.5")
+    try:
+        server.ready()
+        busy, queued = queue(server)
         for line in queued:
             answer = line.getresponse()
             assert answer.status == 429
@@ -406,9 +430,8 @@ def test_a_queue_with_limits(tmp_path):
             assert error["type"] == "OverloadedError"
             assert "--max-waiting-time" in error["message"]
             line.close()
-        assert server.metric("vllm:num_requests_running") == 1
-        busy.line.close()
+        server.until("the one that runs", lambda: server.metric("vllm:num_requests_running") == 1)
+        busy.close()
         server.until("rest", lambda: server.metric("vllm:num_requests_running") == 0)
-        assert server.post(TEXT, {"prompt": [5] * 400, "max_tokens": 1})[0] == 200
     finally:
         server.stop()

@@ -7,6 +7,7 @@ import urllib.request
 import pytest
 
 from octavo.testing.scripted import Scripted, model
+from octavo.testing.served import PATIENCE
 
 SAYS = "red green blue, red green blue, red green blue, red green blue, red. " * 3 + "The end: 日本 🙂🙂🙂."
 FLAGS = {"method": "ngram", "num_speculative_tokens": 6, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
@@ -25,7 +26,7 @@ def events(server, body):
     request = urllib.request.Request(
         server.url + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
         lines = [line[6:].strip() for line in answer if line.startswith(b"data: ")]
     assert lines.pop() == b"[DONE]"
     return [json.loads(line) for line in lines]

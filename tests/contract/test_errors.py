@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from octavo.testing import tokenizer
-from octavo.testing.served import Served, fake_model
+from octavo.testing.served import PATIENCE, Served, fake_model
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
@@ -233,7 +233,7 @@ def test_bodies_that_are_too_large(server):
     check(server.post(TEXT, prompt(user="x" * 300_000)), 413, "262144")
     # Without Content-Length the limit holds while reading: the answer comes before the body has ended.
     where = urlsplit(server.url)
-    with socket.create_connection((where.hostname, where.port), timeout=20) as line:
+    with socket.create_connection((where.hostname, where.port), timeout=PATIENCE) as line:
         head = (
             f"POST {TEXT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
         )
@@ -257,7 +257,7 @@ def test_a_body_that_breaks_off_is_nobodys_fault(server):
     where = urlsplit(server.url)
     before = len(server.lines)
     for _ in range(3):
-        with socket.create_connection((where.hostname, where.port), timeout=20) as line:
+        with socket.create_connection((where.hostname, where.port), timeout=PATIENCE) as line:
             head = f"POST {TEXT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
             line.sendall(head.encode() + b'{"prompt": ')
     assert server.get("/health")[0] == 200
@@ -270,7 +270,7 @@ def test_what_frames_a_body_is_bounded(server, tail):
     where = urlsplit(server.url)
     body = json.dumps(prompt(max_tokens=1)).encode()
     extension = b"" if tail else b";" + b"x" * 200_000
-    with socket.create_connection((where.hostname, where.port), timeout=20) as line:
+    with socket.create_connection((where.hostname, where.port), timeout=PATIENCE) as line:
         head = (
             f"POST {TEXT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
         )
@@ -286,7 +286,7 @@ def test_what_frames_a_body_is_bounded(server, tail):
 def test_a_body_in_small_chunks_is_read(server):
     where = urlsplit(server.url)
     body = json.dumps(prompt(max_tokens=1, user="x" * 30_000)).encode()
-    with socket.create_connection((where.hostname, where.port), timeout=20) as line:
+    with socket.create_connection((where.hostname, where.port), timeout=PATIENCE) as line:
         head = (
             f"POST {TEXT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
         )
@@ -329,7 +329,7 @@ def test_tokenize_and_detokenize(server):
 @pytest.mark.parametrize("head", [b"X-Long: " + b"x" * 400_000, b"X: y\r\n" * 60_000, b"A" * 400_000])
 def test_heads_that_are_too_large(server, head):
     where = urlsplit(server.url)
-    with socket.create_connection((where.hostname, where.port), timeout=20) as line:
+    with socket.create_connection((where.hostname, where.port), timeout=PATIENCE) as line:
         with contextlib.suppress(ConnectionError):
             line.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n" + head)
         with contextlib.suppress(ConnectionError):
@@ -338,7 +338,7 @@ def test_heads_that_are_too_large(server, head):
 
 def test_a_header_too_many(server):
     where = urlsplit(server.url)
-    line = http.client.HTTPConnection(where.hostname, where.port, timeout=20)
+    line = http.client.HTTPConnection(where.hostname, where.port, timeout=PATIENCE)
     line.request("GET", "/v1/models", headers={"X-Request-Id": "bad id; " * 20})
     assert line.getresponse().status == 200
     line.close()

@@ -8,6 +8,7 @@ from jsonschema import ValidationError
 
 from octavo.front.server import openapi
 from octavo.testing.scripted import Scripted
+from octavo.testing.served import ENDLESS
 from tests.contract import agents
 from tests.contract.document import Document
 
@@ -167,12 +168,12 @@ READ = [
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    folder = agents.folder(tmp_path_factory.mktemp("agent"))
+    folder = agents.folder(tmp_path_factory.mktemp("agent"), config={"max_position_embeddings": ENDLESS})
     flags = ["--api-key", KEY, "--max-body-size", "256K", "--enable-control-routes"]
     with Scripted(folder, flags) as found:
         found.say("plain", "It is sunny.")
         found.say("all", agents.THOUGHT + "I look it up. " + agents.CALL)
-        found.say("endless", "word " * 2000)
+        found.say("endless", "word " * 30_000)
         yield found
 
 
@@ -192,7 +193,7 @@ def test_reading(document, path, status):
 
 
 def test_what_is_stored(document):
-    endless = response("endless", background=True, max_output_tokens=4000)
+    endless = response("endless", background=True, max_output_tokens=100_000)
     for made in (response("all", tools=FLAT), response("all", background=True, stream=True), endless):
         _, answer = document.checked("post", RESPONSES, made)
         name = (answer[0]["response"] if isinstance(answer, list) else answer)["id"]

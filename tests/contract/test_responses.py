@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import threading
 
 import httpx
 import openai
@@ -11,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from octavo.testing.scripted import Scripted
+from octavo.testing.served import ENDLESS, PATIENCE
 from tests.contract import agents
 
 WEATHER = {"type": "function", "name": "weather", "parameters": agents.SCHEMA, "strict": False}
@@ -33,6 +33,15 @@ def server(tmp_path_factory):
                 "endless": ["word " * 2000],
             }
         )
+        yield found
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory):
+    """A server whose answer to "endless" goes on as long as anybody looks."""
+    folder = agents.folder(tmp_path_factory.mktemp("endless"), config={"max_position_embeddings": ENDLESS})
+    with Scripted(folder, ["--api-key", "first"]) as found:
+        found.say("endless", "word " * 30_000)
         yield found
 
 
@@ -243,14 +252,11 @@ def test_log_probabilities(client):
     assert "".join(told) == "Sunny."
 
 
-def test_background(client):
+def test_background(client, server):
     response = ask(client, "plain", background=True)
     assert response.status in ("queued", "in_progress", "completed")
-    for _ in range(600):
-        response = client.responses.retrieve(response.id)
-        if response.status == "completed":
-            break
-        threading.Event().wait(0.05)
+    server.until("its end", lambda: client.responses.retrieve(response.id).status == "completed")
+    response = client.responses.retrieve(response.id)
     assert response.output_text == "It is sunny."
     assert response.background
     with pytest.raises(openai.BadRequestError):
@@ -258,7 +264,14 @@ def test_background(client):
     assert client.responses.retrieve(response.id).status == "completed"
 
 
-def test_a_background_response_is_followed_and_cancelled(client):
+def test_a_background_response_is_followed_and_cancelled(endless):
+    with connect(endless) as client:
+        check_following(client)
+        background = ask(client, "endless", background=True)
+        assert client.responses.cancel(background.id).status == "cancelled"
+
+
+def check_following(client):
     stream = ask(client, "endless", background=True, stream=True)
     seen = [next(stream) for _ in range(12)]
     assert [event.type for event in seen[:3]] == ["response.created", "response.queued", "response.in_progress"]
@@ -289,14 +302,14 @@ def test_a_stored_stream_is_told_again(client):
     assert last.response.output_text == whole.output_text
 
 
-def test_a_client_that_goes_away_ends_its_response(client, server):
+def test_a_client_that_goes_away_ends_its_response(endless):
     for stream in (True, False):
         with contextlib.suppress(httpx.TimeoutException), httpx.Client(timeout=1.0) as http:
-            body = {"input": "endless", "stream": stream, "max_output_tokens": 4000, "ignore_eos": True}
+            body = {"input": "endless", "stream": stream, "max_output_tokens": 100_000, "ignore_eos": True}
             headers = {"Authorization": "Bearer first"}
-            with http.stream("POST", f"{server.url}/v1/responses", json=body, headers=headers) as answer:
+            with http.stream("POST", f"{endless.url}/v1/responses", json=body, headers=headers) as answer:
                 next(answer.iter_lines())
-        server.until("end", lambda: metric(server, "octavo:num_requests_running") == 0)
+        endless.until("end", lambda: metric(endless, "octavo:num_requests_running") == 0)
 
 
 def metric(server, name):
@@ -375,10 +388,8 @@ def test_async(server):
             assert final.output_text == whole.output_text
             assert parsed.output_parsed.city == "Oslo"
             assert (await client.responses.retrieve(whole.id)).output_text == whole.output_text
-            background = await client.responses.create(model="scripted", input="endless", background=True)
-            assert (await client.responses.cancel(background.id)).status == "cancelled"
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    asyncio.run(asyncio.wait_for(run(), PATIENCE))
 
 
 def test_the_document_has_the_models(server):
@@ -418,8 +429,9 @@ def test_a_server_that_keeps_nothing(tmp_path):
 
 
 def test_the_servers_end_is_an_end(tmp_path):
-    with Scripted(agents.folder(tmp_path), ["--shutdown-timeout", "0"]) as server:
-        server.say("endless", "word " * 2000)
+    folder = agents.folder(tmp_path, config={"max_position_embeddings": ENDLESS})
+    with Scripted(folder, ["--shutdown-timeout", "0"]) as server:
+        server.say("endless", "word " * 30_000)
         with connect(server) as client:
             followed = ask(client, "endless", background=True, stream=True)
             direct = ask(client, "endless", stream=True)

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from octavo.front.metrics.prometheus import Prometheus
 from octavo.front.metrics.strips import Sheet, Strips
 from octavo.front.server.middleware import OPEN_PATHS
-from octavo.testing.served import Served
+from octavo.testing.served import PATIENCE, Served
 
 KEY = {"Authorization": "Bearer second key"}
 NAMES = [
@@ -97,7 +97,7 @@ def test_request_ids(locked):
 
 def test_headers(server, locked):
     where = urlsplit(locked.url)
-    line = http.client.HTTPConnection(where.hostname, where.port, timeout=30)
+    line = http.client.HTTPConnection(where.hostname, where.port, timeout=PATIENCE)
     line.request("GET", "/health", headers={"Origin": "http://page", "X-Request-Id": "seen"})
     answer = line.getresponse()
     assert answer.read() == b""
@@ -112,7 +112,7 @@ def test_headers(server, locked):
     assert line.getresponse().status == 200
     line.close()
     where = urlsplit(server.url)
-    line = http.client.HTTPConnection(where.hostname, where.port, timeout=30)
+    line = http.client.HTTPConnection(where.hostname, where.port, timeout=PATIENCE)
     body = json.dumps({"prompt": "a", "max_tokens": 1, "stream": True})
     line.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
     answer = line.getresponse()
@@ -179,6 +179,7 @@ def test_a_whole_answer_is_measured_as_a_streamed_one(server):
             answer = json.loads(said)
             assert answer["usage"]["completion_tokens"] == 140
             assert [len(choice["logprobs"]["token_logprobs"]) for choice in answer["choices"]] == [70, 70]
+        server.until("its end", lambda ended=before[-2]: server.metric(longest + "count") > ended)
         after = [server.metric(name) for name in wanted]
         seen[stream] = dict(zip(wanted, [y - x for x, y in zip(before, after, strict=True)], strict=True))
     for stream, found in seen.items():

@@ -31,7 +31,7 @@ def failures(server, phases, examples, key=KEY):
         "headers": {"Authorization": f"Bearer {key}"} if key else {},
         "cache": {"enabled": False},
         "seed": 1,
-        "request-timeout": 60,
+        "request-timeout": 240,
         "continue-on-failure": True,
         "warnings": False,
         "generation": {"max-examples": examples, "deterministic": True, "database": "none", "no-shrink": True},

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from octavo.testing import tokenizer
 from octavo.testing.scripted import Scripted, model
+from octavo.testing.served import PATIENCE
 
 THINK = ("<think>", "</think>")
 KIMI = tuple(
@@ -65,7 +66,7 @@ class Family:
     def __init__(self, server, name):
         self.server, self.calls = server, FAMILIES[name][1]
         self._markers = re.compile("|".join(map(re.escape, (*THINK, *FAMILIES[name][0]))))
-        self._client = httpx.Client(base_url=server.url, timeout=60)
+        self._client = httpx.Client(base_url=server.url, timeout=PATIENCE)
 
     def pieces(self, text, cuts):
         """``text`` cut at the places ``cuts``, but never inside a marker that is one token."""

@@ -19,7 +19,7 @@ from fastapi.exceptions import RequestValidationError
 
 from octavo.errors import BadRequest, EngineDead, RequestFailed
 from octavo.front.server import errors
-from octavo.testing.served import VOCAB, Served, fake_model
+from octavo.testing.served import PATIENCE, VOCAB, Served, fake_model
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
@@ -273,9 +273,8 @@ def test_much_of_a_conversation(server, messages):
     refused(server.post(CHAT, {"messages": messages, "max_tokens": 1}))
 
 
-@pytest.mark.timeout(60)
 def test_as_many_errors_as_values():
-    """A time that goes with the square of their number would not end within the minute."""
+    """A time that goes with the square of their number would not end."""
     wrong = [{"loc": ("body", "documents", index), "msg": "wrong"} for index in range(250_000)]
     info = errors.describe(RequestValidationError([*wrong, {"loc": ("body", "documents"), "msg": "no text"}]))
     assert info.param == "documents.0"
@@ -335,7 +334,7 @@ def test_another_salt_shares_no_cache(server):
 
 def test_no_credentials_for_every_origin(server):
     where = urlsplit(server.url)
-    with socket.create_connection((where.hostname, where.port), timeout=20) as line:
+    with socket.create_connection((where.hostname, where.port), timeout=PATIENCE) as line:
         line.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nOrigin: http://evil\r\nConnection: close\r\n\r\n")
         said = b""
         while more := line.recv(65536):
@@ -348,7 +347,7 @@ def test_no_credentials_for_every_origin(server):
 @pytest.mark.parametrize("path", ["/version/", "/health/", "/docs/", "//evil/..", "/v1/chat/completions/", "//evil"])
 def test_nobody_is_sent_where_the_host_header_says(server, path):
     where = urlsplit(server.url)
-    with socket.create_connection((where.hostname, where.port), timeout=20) as line:
+    with socket.create_connection((where.hostname, where.port), timeout=PATIENCE) as line:
         line.sendall(f"GET {path} HTTP/1.1\r\nHost: evil\r\nConnection: close\r\n\r\n".encode())
         said = b""
         while more := line.recv(65536):
@@ -374,11 +373,10 @@ def test_errors_tell_of_no_address_and_no_file(error):
         assert leak not in said
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("unit", ["/a", "/", "a/", "0x", "at 0x1 ", "list[", "function-", "\\", "%", "{:", " at"])
 def test_our_own_patterns_take_linear_time(unit):
-    """A pattern that goes back and forth would not end within the minute."""
-    text = unit * 60_000
+    """A pattern that goes back and forth would not end."""
+    text = unit * 600_000
     errors._bare(text)
     errors._clean(text)
     errors.field_path([text, text])

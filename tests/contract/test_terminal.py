@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from octavo.cli.main import main
+from octavo.testing.served import PATIENCE
 
 
 @pytest.mark.parametrize("words", [["chat", "-q", "hi"], ["complete", "-q", "hi"]])
@@ -45,6 +46,7 @@ def test_what_the_server_refuses_is_told(server, capsys):
 def test_top_shows_a_running_server(server, capsys):
     assert server.post("/v1/completions", {"prompt": "hi", "max_tokens": 9, "ignore_eos": True})[0] == 200
     server.until("metrics of the request", lambda: server.metric("vllm:generation_tokens_total") >= 9)
+    server.until("rest", lambda: server.metric("vllm:num_requests_running") == 0)
     assert main(["top", f"{server.url}/v1", "--once", "--interval", "0.1"]) == 0
     said = capsys.readouterr().out
     assert "tiny" in said
@@ -85,17 +87,17 @@ def test_a_terminal(server, tmp_path):
         try:
             for awaited, data in typed:
                 while awaited not in said:
-                    assert select.select([master], [], [], 60)[0], said
+                    assert select.select([master], [], [], PATIENCE)[0], said
                     said += os.read(master, 65536)
                 said = said[said.index(awaited) + len(awaited) :]
                 if data == b"\x03":
                     child.send_signal(signal.SIGINT)
                     # One that comes just before readline waits is seen with the next: Python looks only when it wakes.
-                    while not select.select([master], [], [], 1)[0]:
+                    while not select.select([master], [], [], 5)[0]:
                         child.send_signal(signal.SIGINT)
                 else:
                     os.write(master, data)
-            return child.wait(60)
+            return child.wait(PATIENCE)
         finally:
             child.kill()
             child.wait()

@@ -12,11 +12,12 @@ import pytest
 
 from octavo.front.server import web
 from octavo.testing.scripted import Scripted, model
+from octavo.testing.served import ENDLESS
 
 sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 KEY = "open sesame"
-PATIENCE = 30_000  # ms
+PATIENCE = 240_000  # ms
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script> [x](javascript:window.hacked=1)'
 MARKDOWN = f"""A **bold** word, `code`, and a list:
 
@@ -53,9 +54,11 @@ CALLS = (
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    folder = model(tmp_path_factory.mktemp("web"), TEMPLATE, specials=MARKS, latency=0.002)
+    config = {"max_position_embeddings": ENDLESS}
+    folder = model(tmp_path_factory.mktemp("web"), TEMPLATE, specials=MARKS, config=config, latency=0.002)
     with Scripted(folder, ["--api-key", KEY]) as found:
-        found.say_all({"markdown": [MARKDOWN], "endless": ["word " * 1500], "turns": ["one", "two", "three"]})
+        found.say_all({"markdown": [MARKDOWN], "endless": ["word " * 30_000], "turns": ["one", "two", "three"]})
+        found.say("begins", MARKDOWN + "word " * 30_000)
         found.say_all({"how is it in oslo": [CALLS], "it rains there": ["Take an umbrella."]})
         yield found
 
@@ -145,11 +148,18 @@ def fake(page, *answers):
     return bodies
 
 
-def test_an_answer_streams_and_is_laid_out(visit):
+def test_an_answer_streams(visit):
     page = visit()
-    ask(page, "markdown please")
+    ask(page, "begins")
     page.wait_for_selector(".message.assistant strong")
     assert page.is_visible("#stop"), "the first words are shown before the last ones are there"
+    page.click("#stop")
+    done(page)
+
+
+def test_an_answer_is_laid_out(visit):
+    page = visit()
+    ask(page, "markdown please")
     done(page)
     answer = page.locator(".message.assistant")
     assert answer.locator("pre code").inner_text().startswith("print(")
@@ -496,7 +506,7 @@ def test_the_board(visit, server):
     assert int(figures["Answered"]) >= 1
     assert page.locator("#lines svg[role=img]").count() == 3
     page.wait_for_selector("#lines polyline.s0", state="attached")  # the second look
-    ask_more = {"prompt": "endless", "max_tokens": 1500, "ignore_eos": True, "stream": True}
+    ask_more = {"prompt": "endless", "max_tokens": 100_000, "ignore_eos": True, "stream": True}
     start = """([body, key]) => { fetch("/v1/completions", {method: "POST", body: JSON.stringify(body),
       headers: {authorization: "Bearer " + key, "content-type": "application/json"}}); }"""
     page.evaluate(start, [ask_more, KEY])
@@ -550,7 +560,7 @@ def test_files_are_open_closed_to_others_and_cached(server):
         assert not outside, (path, outside)
     assert server.get("/web/../../app.py")[0] == 401
     assert server.get("/web/nothing.js")[0] == 401
-    line = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=30)
+    line = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=240)
     line.request("GET", "/")
     answer = line.getresponse()
     page = answer.read().decode()
