@@ -29,11 +29,19 @@ class Grammar(Protocol):
         """Tokens, at most ``limit``, of the text that must come next, cut as a model would most likely cut it."""
 
 
+class NotQuick(Exception):
+    """A grammar that is no common one: it may be compiled where nobody waits behind it."""
+
+
 class Compiler(Protocol):
-    """Makes grammars. ``compile`` is called from one thread of its own."""
+    """Makes grammars. ``compile`` and ``compile_quickly`` are called from one thread each."""
 
     def compile(self, ref: GrammarRef) -> Grammar:
         """Raises ``BadRequest`` for a grammar that is wrong."""
+
+    def compile_quickly(self, ref: GrammarRef) -> Grammar:
+        """As ``compile``, or raises ``NotQuick`` soon."""
+        return self.compile(ref)
 
     def kept(self, ref: GrammarRef) -> Grammar | None:
         """One that was compiled before, at once, from any thread; None for another."""

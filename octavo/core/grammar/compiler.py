@@ -6,14 +6,16 @@ from typing import TypeAlias
 
 from octavo.common.log import logger
 from octavo.config.engine import GrammarSection
-from octavo.core.grammar.base import DEFAULT, ENGINES, PARAM, Compiler, Engine, Grammar, Template
-from octavo.core.grammar.trial import TookTooLong, Trial
+from octavo.core.grammar.base import DEFAULT, ENGINES, PARAM, Compiler, Engine, Grammar, NotQuick, Template
+from octavo.core.grammar.trial import NoTime, Outlasted, TookTooLong, Trial
 from octavo.errors import BadRequest
 from octavo.wire.request import GrammarRef
 from octavo.wire.vocabulary import Vocabulary
 
 log = logger(__name__)
 
+#: Seconds of a processor that a common grammar takes at most; several times what large ones in use take.
+COMMON = 0.5
 #: Grammars that are kept, and characters of their texts together.
 KEPT = 256
 KEPT_TEXT = 16 << 20
@@ -21,19 +23,21 @@ Key: TypeAlias = tuple[str, str, str | None, bool]
 
 
 class TriedCompiler(Compiler):
-    """Tries what is new in another process, and keeps what was compiled."""
+    """Tries what is new in another process, and keeps what was compiled. There are two such processes: one for all, the
+    other for those that the first gave up on soon."""
 
     def __init__(self, section: GrammarSection, vocabulary: Vocabulary, width: int):
         self._backend = DEFAULT if section.backend == "auto" else section.backend
         self._vocabulary = vocabulary
         self._width = width
         self._trial = Trial(self._backend, vocabulary, width)
+        self._first = Trial(self._backend, vocabulary, width, COMMON)
         self._engine: Engine | None = None
         self._kept: OrderedDict[Key, Template] = OrderedDict()
         self._text = 0
         #: Those that were not compiled in time, and what was said of them: once is enough.
         self._slow: OrderedDict[Key, str] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock, self._making = threading.Lock(), threading.Lock()
 
     def kept(self, ref: GrammarRef) -> Grammar | None:
         with self._lock:
@@ -44,21 +48,43 @@ class TriedCompiler(Compiler):
         return template.open()
 
     def compile(self, ref: GrammarRef) -> Grammar:
-        if (grammar := self.kept(ref)) is not None:
+        if (grammar := self._known(ref)) is not None:
             return grammar
-        if (refusal := self._slow.get(key := _key(ref))) is not None:
-            raise BadRequest(refusal, PARAM)
         try:
             text = self._trial.check(ref)
         except TookTooLong as error:
-            self._slow[key] = error.message
-            while len(self._slow) > KEPT:
-                self._slow.popitem(last=False)
+            with self._lock:
+                self._slow[_key(ref)] = error.message
+                while len(self._slow) > KEPT:
+                    self._slow.popitem(last=False)
             raise
-        template = self._ready().build(text)
+        return self._build(ref, text)
+
+    def compile_quickly(self, ref: GrammarRef) -> Grammar:
+        if (grammar := self._known(ref)) is not None:
+            return grammar
+        try:
+            text = self._first.check(ref)
+        except (TookTooLong, Outlasted, NoTime):
+            raise NotQuick from None
+        return self._build(ref, text)
+
+    def _known(self, ref: GrammarRef) -> Grammar | None:
+        """Raises ``BadRequest`` for one that is known to take too long."""
+        if (grammar := self.kept(ref)) is not None:
+            return grammar
         with self._lock:
+            refusal = self._slow.get(_key(ref))
+        if refusal is not None:
+            raise BadRequest(refusal, PARAM)
+        return None
+
+    def _build(self, ref: GrammarRef, text: str) -> Grammar:
+        template, key = self._ready().build(text), _key(ref)
+        with self._lock:
+            if key not in self._kept:
+                self._text += len(ref.text)
             self._kept[key] = template
-            self._text += len(ref.text)
             while len(self._kept) > KEPT or (self._text > KEPT_TEXT and len(self._kept) > 1):
                 (_, old, _, _), _ = self._kept.popitem(last=False)
                 self._text -= len(old)
@@ -66,19 +92,21 @@ class TriedCompiler(Compiler):
 
     def warm(self) -> None:
         """Bind the engine to the vocabulary before the first grammar comes: it takes the interpreter's lock for tenths
-        of a second, which costs the least while nobody waits. In the thread of ``compile``."""
+        of a second, which costs the least while nobody waits."""
         try:
             self._ready()
         except Exception as error:  # told to the first request that brings a grammar
             log.warning("structured outputs are not ready: %s", error)
 
     def _ready(self) -> Engine:
-        if self._engine is None:
-            self._engine = ENGINES.load(self._backend)(self._vocabulary, self._width)
-        return self._engine
+        with self._making:
+            if self._engine is None:
+                self._engine = ENGINES.load(self._backend)(self._vocabulary, self._width)
+            return self._engine
 
     def close(self) -> None:
         self._trial.close()
+        self._first.close()
 
 
 def _key(ref: GrammarRef) -> Key:

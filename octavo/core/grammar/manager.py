@@ -13,7 +13,7 @@ from octavo.common.log import logger
 from octavo.common.math import cdiv
 from octavo.common.proc import stand_back
 from octavo.config.engine import GrammarSection
-from octavo.core.grammar.base import PARAM, Compiler, Grammar, allow, allows
+from octavo.core.grammar.base import PARAM, Compiler, Grammar, NotQuick, allow, allows
 from octavo.core.grammar.compiler import TriedCompiler
 from octavo.core.grammar.reasoning import FREE, Free, Reasoning
 from octavo.core.grammar.trial import NICE
@@ -130,7 +130,8 @@ class Grammars(Generic[T]):
     the logits. ``notify`` is called with (key, Follower or the error), also from a thread, as soon as a grammar is
     compiled. ``gone``: whether a key's request is over, so that nothing need be compiled for it; any thread asks.
 
-    They are compiled one at a time, short texts first: long ones take long, however many of them somebody sends."""
+    They are compiled one at a time, short texts first: long ones take long, however many of them somebody sends. Those
+    that turn out to take long make room, and are compiled in another thread, one at a time too."""
 
     def __init__(
         self,
@@ -146,10 +147,12 @@ class Grammars(Generic[T]):
         self._gone = gone
         self._eos: tuple[int, ...] = ()
         self._pool: ThreadPoolExecutor | None = None
+        self._patient: ThreadPoolExecutor | None = None
         self._numbers = itertools.count()
         #: (length of the text, number, key, grammar, stops), a heap.
         self._waiting: list[tuple[int, int, T, GrammarRef, tuple[int, ...]]] = []
         self._lock = threading.Lock()
+        self._closed = False
 
     def teach(self, section: GrammarSection, vocabulary: Vocabulary) -> None:
         """From now on grammars are compiled, for this vocabulary. A compiler that is there already stays."""
@@ -183,18 +186,42 @@ class Grammars(Generic[T]):
             return
         assert self.compiler is not None
         try:
-            grammar = self.compiler.compile(ref)
-        except RequestError as error:
-            self._notify(key, error)
-        except BaseException as error:  # a panic of the library is no Exception
-            self._notify(key, NotCompiled(f"the grammar could not be compiled: {error}", PARAM))
+            grammar = self.compiler.compile_quickly(ref)
+        except NotQuick:
+            self._slow_ones().submit(self._compile_slowly, key, ref, stops)
+        except BaseException as error:
+            self._refuse(key, error)
         else:
             self._follow(key, grammar, ref, stops)
+
+    def _compile_slowly(self, key: T, ref: GrammarRef, stops: tuple[int, ...]) -> None:
+        if self._gone(key):
+            return
+        assert self.compiler is not None
+        try:
+            grammar = self.compiler.compile(ref)
+        except BaseException as error:
+            self._refuse(key, error)
+        else:
+            self._follow(key, grammar, ref, stops)
+
+    def _refuse(self, key: T, error: BaseException) -> None:
+        if not isinstance(error, RequestError):  # a panic of the library is no Exception
+            error = NotCompiled(f"the grammar could not be compiled: {error}", PARAM)
+        self._notify(key, error)
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, "octavo-grammar", stand_back, (NICE,))
         return self._pool
+
+    def _slow_ones(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the engine is closing")
+            if self._patient is None:
+                self._patient = ThreadPoolExecutor(1, "octavo-grammar", stand_back, (NICE,))
+            return self._patient
 
     def masks(self, plan: StepPlan, followers: Sequence[Follower | None]) -> GrammarMasks | None:
         """Masks for ``plan.masked``, whose followers these are; None (the request has just ended) allows everything."""
@@ -215,8 +242,11 @@ class Grammars(Generic[T]):
     def close(self) -> None:
         if self.compiler is not None:
             self.compiler.close()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            self._closed = True
+        for pool in (self._pool, self._patient):
+            if pool is not None:
+                pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _pass_on(error: BaseException) -> None:

@@ -65,12 +65,21 @@ class TookTooLong(BadRequest):
     """A grammar that was not compiled in time."""
 
 
-class Trial:
-    """The parent's side. One caller at a time. The process starts with the first grammar, and again after it died."""
+class Outlasted(BadRequest):
+    """A grammar that is no quick one, and was not compiled beside what else the machine does."""
 
-    def __init__(self, backend: str, vocabulary: Vocabulary, width: int, deadline: float = DEADLINE):
+
+class NoTime(RequestFailed):
+    """The process gets no processor."""
+
+
+class Trial:
+    """The parent's side. One caller at a time. The process starts with the first grammar, and again after it died.
+    ``deadline``: instead of ``DEADLINE``."""
+
+    def __init__(self, backend: str, vocabulary: Vocabulary, width: int, deadline: float | None = None):
         self._setup = msgspec.msgpack.encode(Setup(backend, vocabulary, width, MEMORY))
-        self._deadline = deadline
+        self._deadline = DEADLINE if deadline is None else deadline
         self._child: Child | None = None
         self._socket: socket.socket | None = None
         self._lock = threading.Lock()
@@ -119,16 +128,16 @@ class Trial:
                     raise TimeoutError
                 if time.monotonic() >= until:
                     self._end()
-                    raise RequestFailed("the process that compiles grammars does not get on; the machine is too busy")
+                    if not quick:
+                        raise Outlasted(self._too_long(), PARAM)
+                    raise NoTime("the process that compiles grammars does not get on; the machine is too busy")
                 if quick and spent >= QUICK:
                     quick = False
                     _go_last(self.pid)
             return msgspec.msgpack.decode(_receive(self._socket, time.monotonic() + self._deadline), type=Verdict)
         except TimeoutError:
             self._end()
-            raise TookTooLong(
-                f"the grammar is too complex: compiling it took over {self._deadline:g} seconds", PARAM
-            ) from None
+            raise TookTooLong(self._too_long(), PARAM) from None
         except (OSError, EOFError) as error:
             how = "ended" if self._child is None else self._child.end_text()
             self._end()
@@ -136,6 +145,9 @@ class Trial:
                 raise RequestFailed("the engine is closing") from None
             log.warning("a grammar of kind %s could not be compiled: the process for it %s (%s)", ref.kind, how, error)
             raise EOFError from None
+
+    def _too_long(self) -> str:
+        return f"the grammar is too complex: compiling it took over {self._deadline:g} seconds"
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()

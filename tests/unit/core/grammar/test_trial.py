@@ -10,7 +10,8 @@ import pytest
 
 from octavo.config.engine import GrammarSection
 from octavo.core.grammar import trial
-from octavo.core.grammar.compiler import TriedCompiler
+from octavo.core.grammar.base import Compiler, NotQuick
+from octavo.core.grammar.compiler import TriedCompiler, _key
 from octavo.core.grammar.manager import Grammars
 from octavo.errors import BadRequest, OctavoError, RequestFailed
 from octavo.testing.served import PATIENCE
@@ -52,10 +53,7 @@ def test_a_crash_a_flood_and_an_endless_one_cost_their_own_request_only(compiler
         hostile(compiler, ref, "too complex")
         assert says(compiler.compile(GrammarRef("choice", f'["{ref.kind}"]')), ref.kind)
         assert compiler._trial.pid != before
-    pid = compiler._trial.pid
-    with pytest.raises(BadRequest, match="too complex"):  # at once: it is known
-        compiler.compile(GrammarRef("regex", LARGE))
-    assert compiler._trial.pid == pid
+    assert says(compiler.compile(GrammarRef("regex", "b")), "b")
 
 
 def test_the_process_stands_back_and_who_is_slow_goes_last(compiler):
@@ -127,10 +125,7 @@ def test_short_grammars_come_first_and_those_of_nobody_never():
     started, held = threading.Event(), threading.Event()
     compiled, told, gone = [], queue.Queue(), set()
 
-    class Slow:
-        def kept(self, ref):
-            return None
-
+    class Slow(Compiler):
         def compile(self, ref):
             started.set()
             held.wait(PATIENCE)
@@ -149,6 +144,45 @@ def test_short_grammars_come_first_and_those_of_nobody_never():
     assert [told.get(timeout=PATIENCE) for _ in range(5)] == [0, 3, 4, 5, 1]
     assert "y" * 900 not in compiled
     grammars.close()
+
+
+def test_who_takes_long_makes_room():
+    """Behind a grammar that takes for ever others are compiled, and it is not forgotten."""
+    held, told = threading.Event(), queue.Queue()
+
+    class TwoWays(Compiler):
+        def compile_quickly(self, ref):
+            if ref.text == "endless":
+                raise NotQuick
+            raise BadRequest("quickly", "structured_outputs")
+
+        def compile(self, ref):
+            assert held.wait(30)
+            raise BadRequest("slowly", "structured_outputs")
+
+        def close(self):
+            pass
+
+    grammars = Grammars(TwoWays(), 257, lambda key, outcome: told.put((key, outcome.message)))
+    for key, text in enumerate(["endless", "a", "endless", "b"]):
+        grammars.start(key, GrammarRef("regex", text))
+    assert {told.get(timeout=30) for _ in range(2)} == {(1, "quickly"), (3, "quickly")}
+    held.set()
+    assert [told.get(timeout=30) for _ in range(2)] == [(0, "slowly"), (2, "slowly")]
+    grammars.close()
+
+
+def test_what_is_not_common_is_given_up_soon_and_known_afterwards(compiler):
+    compiler._first._deadline = 0.1
+    with pytest.raises(NotQuick):
+        compiler.compile_quickly(GrammarRef("regex", LARGE))
+    compiler._first._deadline = trial.DEADLINE
+    assert says(compiler.compile_quickly(GrammarRef("regex", "b")), "b")
+    pid = compiler._first.pid
+    compiler._slow[_key(GrammarRef("regex", LARGE))] = "it is too complex"
+    with pytest.raises(BadRequest, match="too complex"):
+        compiler.compile_quickly(GrammarRef("regex", LARGE))
+    assert compiler._first.pid == pid
 
 
 def test_memory_is_bounded(compiler, monkeypatch):
