@@ -89,13 +89,16 @@ TYPICAL: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class GrammarLoad:
-    """``walks`` random answers of each schema, of at most ``tokens`` tokens."""
+    """``walks`` random answers of each schema, of at most ``tokens`` tokens. ``flood``: so many hostile grammars beside
+    a stream instead, on a device that takes ``step_ms`` milliseconds a step."""
 
     model: str | None = None
     backend: str = DEFAULT
     walks: int = 4
     tokens: int = 64
     seed: int = 0
+    flood: int = 0
+    step_ms: float = 5.0
 
 
 def grammar(load_: GrammarLoad) -> list[dict[str, Any]]:
@@ -104,6 +107,10 @@ def grammar(load_: GrammarLoad) -> list[dict[str, Any]]:
     tokenizer, width = load(config.text.tokenizer), config.model.facts.vocab
     begin = time.perf_counter()
     vocabulary = msgspec.structs.replace(tokenizer.vocabulary(), eos=ends_of(config, tokenizer, width))
+    if load_.flood:
+        from octavo.bench.flood import flood
+
+        return flood(vocabulary, width, load_.flood, load_.step_ms / 1e3, load_.backend)
     taught = time.perf_counter()
     engine = ENGINES.load(load_.backend)(vocabulary, width)
     built = time.perf_counter()

@@ -34,7 +34,7 @@ LEAST = {
     **dict.fromkeys(("repeats", "num_iters", "num_prompts", "max_concurrency", "batch_size", "processes"), 1),
     **dict.fromkeys(("input_len", "output_len", "random_input_len", "random_output_len", "random_vocab_size"), 1),
     **dict.fromkeys(("num_iters_warmup", "num_warmups", "random_prefix_len", "temperature"), 0),
-    **dict.fromkeys(("connections", "rounds", "walks", "tokens"), 1),
+    **dict.fromkeys(("connections", "rounds", "walks", "tokens", "flood"), 1),
 }
 
 
@@ -111,6 +111,13 @@ def parser() -> Parser:
     grammar.add_argument("--backend", default="guidance", choices=("guidance", "xgrammar"), help="library (guidance)")
     grammar.add_argument("--walks", type=int, default=4, help="random answers of each schema (4)")
     grammar.add_argument("--tokens", type=int, default=64, help="tokens of each at most (64)")
+    grammar.add_argument(
+        "--flood",
+        type=int,
+        metavar="N",
+        help="instead: gaps between a neighbour's tokens, without and with N hostile ones",
+    )
+    grammar.add_argument("--step-ms", type=float, default=5.0, help="milliseconds a step of --flood's device (5)")
     grammar.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
 
     for one in (throughput, latency, startup, serve):
@@ -272,7 +279,12 @@ def _grammar(args: Namespace) -> list[dict[str, Any]]:
     from octavo.bench.grammar import COLUMNS as columns
     from octavo.bench.grammar import GrammarLoad, grammar
 
-    load = GrammarLoad(model=args.model, backend=args.backend, walks=args.walks, tokens=args.tokens)
+    load = GrammarLoad(
+        model=args.model, backend=args.backend, walks=args.walks, tokens=args.tokens,
+        flood=args.flood or 0, step_ms=args.step_ms,
+    )  # fmt: skip
+    if load.flood:
+        from octavo.bench.flood import COLUMNS as columns
     records = grammar(load)
     print("\n".join(json.dumps(one) for one in records))
     print(report.table(records, columns))

@@ -20,6 +20,19 @@ def test_masks_of_typical_schemas_are_measured(tmp_path):
         json.dumps(record)
 
 
+def test_every_hostile_grammar_of_a_flood_is_answered_and_the_neighbour_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("octavo.core.grammar.trial.DEADLINE", 0.3)
+    monkeypatch.setattr("octavo.core.grammar.compiler.COMMON", 0.2)
+    monkeypatch.setattr("octavo.bench.flood._ALONE", 0.1)
+    load = GrammarLoad(model=str(fake_model(tmp_path)), flood=7, step_ms=1.0)
+    alone, beside = grammar(load)
+    assert alone["gaps"] > 0
+    assert beside["gaps"] > 0
+    assert beside["refused"] + beside["failed"] + beside["answered"] == beside["sent"] == 7
+    assert beside["refused"] >= 2  # one is no regex, one too deep
+    json.dumps([alone, beside])
+
+
 def test_structured_workloads_come_in_pairs(monkeypatch):
     groups = []
 
