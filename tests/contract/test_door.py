@@ -64,7 +64,7 @@ class App:
     """An application without an engine: nothing gets past its keys."""
 
     def __init__(self, **options):
-        engine = SimpleNamespace(config=None, tokenizer=None, dead=None, stalled=None)
+        engine = SimpleNamespace(config=None, tokenizer=None, dead=None, stalled=None, drain=None)
         self.app, _ = build_app(engine, Options(api_keys=("k",), **options), Prometheus("m", 64, {}))
         api = self.app
         while not isinstance(api, FastAPI):
