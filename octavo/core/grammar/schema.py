@@ -1,7 +1,8 @@
 """JSON schemas of all drafts, rewritten to draft 2020-12 as llguidance enforces it.
 
-A keyword is enforced, is an annotation, or is refused by its name. What the library itself refuses (``not``, ``if``,
-``uniqueItems``, ...) it names; here is what it would pass over in silence, and what older drafts say in other words.
+A keyword is enforced, is said in other words (``plain``), is an annotation, or is refused by its name. What the library
+itself refuses (``not``, ``if``, ``uniqueItems``, ...) it names; here is what it would pass over in silence, and what
+older drafts say in other words.
 Words of no draft are annotations, as the specification has it.
 """
 
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from octavo.core.grammar.base import PARAM
+from octavo.core.grammar.plain import plain
 from octavo.errors import BadRequest
 
 Schema: TypeAlias = "dict[str, Any] | bool"
@@ -172,6 +174,7 @@ class Rewriter:
     def __init__(self, closed: bool):
         self._closed = closed
         self._nodes = 0
+        self._root: Any = None
 
     def schema(self, value: Any, where: str, depth: int) -> Schema:
         """One schema, whose place is ``where`` (a JSON pointer)."""
@@ -184,6 +187,9 @@ class Rewriter:
             return value
         if not isinstance(value, dict):
             raise BadRequest(f"a JSON schema must be an object, true or false{_at(where)}", PARAM)
+        if not where:
+            self._root = value
+        value = plain(value, self._root, ANNOTATIONS)
         found: dict[str, Any] = {}
         for word, inner in value.items():
             place = f"{where}/{word[:40]}"
