@@ -266,13 +266,14 @@ def tune(
 
 def told(found: Mapping[Key, Tried], facts: ModelFacts, dtype: torch.dtype, label: str) -> dict[str, Any]:
     """The table's file: ``kernels.tuned`` reads ``key`` and ``best``, the rest is for people."""
-    linear, decode = [], []
+    linear: list[dict[str, Any]] = []
+    decode: list[dict[str, Any]] = []
     for key, tried in found.items():
         before, _ = choices(key)
         best = tried.best(before)
         times = {one: [round(1e6 * t, 3) for t in seconds] for one, seconds in tried.seconds.items()}
         is_decode = isinstance(key, tuned.Decode)
-        one = {
+        one: dict[str, Any] = {
             "key": list(key),
             "best": None if best is None else list(best),
             "before": None if before is None else list(before),

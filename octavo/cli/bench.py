@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from octavo.cli import bench_serve
+from octavo.cli import bench_serve, bench_step
 from octavo.config.args import EngineArgs
 from octavo.config.cli import Parser, add_flags, ask
 from octavo.errors import ConfigError, RequestError
@@ -73,7 +73,9 @@ def parser() -> Parser:
     startup.add_argument("--repeats", type=int, default=3, help="processes (3)")
     startup.add_argument("--served", action="store_true", help="of `octavo serve`, to the first token over HTTP")
 
-    for one in (throughput, latency, startup):
+    step = bench_step.add(kinds)
+
+    for one in (throughput, latency, startup, step):
         one.add_argument("--model", metavar="MODEL", help="directory, GGUF file or hub name (the embedded model)")
         add_flags(one, EngineArgs, skip=("model", "disable_log_stats"))
 
@@ -120,7 +122,7 @@ def parser() -> Parser:
     grammar.add_argument("--step-ms", type=float, default=5.0, help="milliseconds a step of --flood's device (5)")
     grammar.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
 
-    for one in (throughput, latency, startup, serve):
+    for one in (throughput, latency, startup, step, serve):
         seed = ("--seed-prompts", "--seed") if one is serve else ("--seed-prompts",)  # the others' engines have one
         one.add_argument(*seed, type=int, default=0, help="seed of prompts and lengths (0)")
         one.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
@@ -131,7 +133,7 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run a benchmark; the exit status, 1 where requests failed. Raises ``ConfigError`` for what cannot be run."""
     args = parser().parse_args(argv)
-    kinds = (_throughput, _latency, _startup, _serve, _front, _host, _soak, _grammar, _parsers)
+    kinds = (_throughput, _latency, _startup, _step, _serve, _front, _host, _soak, _grammar, _parsers)
     run = {kind.__name__[1:]: kind for kind in kinds}[args.kind]
     from octavo.bench import report
 
@@ -225,6 +227,11 @@ def _startup(args: Namespace) -> list[dict[str, Any]]:
         for name, seconds in record.get(group, {}).items():
             print(f"{group:>7} {name:<20} {seconds:8.3f} s")
     return [record]
+
+
+def _step(args: Namespace) -> list[dict[str, Any]]:
+    engine, label = _engine(args)
+    return bench_step.run(args, engine, label)
 
 
 def _serve(args: Namespace) -> list[dict[str, Any]]:

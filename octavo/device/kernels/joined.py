@@ -60,7 +60,7 @@ def choose(rows: int, n: int, k: int, joint: str = "") -> Tile | None:
     known, best = tuned.linear(rows, n, k, joint)
     if not known:
         return rule(rows, n, k) if rows <= UNMEASURED else None
-    if best is None or not (tile := Tile(*best)).fits(tuned.bucket(rows), n, k):
+    if best is None or not (tile := Tile._make(best)).fits(tuned.bucket(rows), n, k):
         return None
     return tile
 
@@ -124,7 +124,7 @@ def joined(
         return joined_torch(x, weight, bias, eps=eps, act=act, add=add)
     if len(x) == 1:
         return _gemv(x, weight, bias, eps, act, add)
-    if len(x) <= FEW and (how := choose(len(x), *weight.shape, joint(eps, act, add, bias))) is not None:
+    if len(x) <= FEW and (how := choose(len(x), len(weight), weight.shape[1], joint(eps, act, add, bias))) is not None:
         return tiled(x, weight, bias, how, eps=eps, act=act, add=add)
     return joined_torch(x, weight, bias, eps=eps, act=act, add=add)
 

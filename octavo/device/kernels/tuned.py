@@ -136,12 +136,12 @@ def load(gpu: str) -> Table:
 
 def _take(told: Mapping[str, Any], table: Table) -> None:
     linears = {
-        Linear(*_whole(one["key"][:3], 3), str(one["key"][3])): None
+        Linear._make((*_whole(one["key"][:3], 3), str(one["key"][3]))): None
         if one["best"] is None
         else _whole(one["best"], TILE)
         for one in told["linear"]
     }
-    decodes = {Decode(*_whole(one["key"], 3)): _whole(one["best"], DECODE) for one in told["decode"]}
+    decodes = {Decode._make(_whole(one["key"], 3)): _whole(one["best"], DECODE) for one in told["decode"]}
     table.linear |= linears
     table.decode |= decodes
 
