@@ -30,6 +30,9 @@ from octavo.wire.reply import RequestDelta
 
 #: A decoding row that needs a page gets pages for so many tokens while the pool is less than ``ROOMY`` full.
 AHEAD = 64
+#: When one row gets pages, so do those that need some within so many tokens: telling the device of pages costs it the
+#: same for one row as for all.
+SOON = 16
 #: So many requests that wait for others' pages are passed over in a step; behind them nobody is looked at.
 FOLLOWERS = 64
 #: Pages of those who wait that one step hashes, 2 to 3 microseconds each: long prompts that arrive together must not
@@ -124,25 +127,39 @@ class Planner:
         """Those of ``rows`` that have pages for their next token once ``short`` got some."""
         if not len(short):
             return rows
-        before = self.book.order
+        book, c = self.book, self.book.columns
+        before = book.order
         for row in short.tolist():
-            if (request := self.book.at[row]) is not None:
+            if (request := book.at[row]) is not None:
                 self._one_more(request)
-        return rows if self.book.order is before else rows[self.book.columns.epoch[rows] >= 0]
+        if book.order is not before:
+            return rows[c.epoch[rows] >= 0]
+        if book.kv.pool.usage < ROOMY:
+            block = c.block[:, rows]
+            soon = (block[CAPACITY] - block[COMPUTED] < SOON) & (block[CAPACITY] < block[LIMIT] - 1)
+            for row in rows[soon].tolist():
+                request = book.at[row]
+                assert request is not None
+                if not self._some_more(request):
+                    break
+        return rows
+
+    def _some_more(self, request: Request) -> bool:
+        """Pages for the next ``AHEAD`` tokens of a decoding row; False where they would cost somebody something."""
+        book, kv = self.book, self.book.kv
+        count = max(1, min(AHEAD // kv.page, cdiv(request.wire.limit, kv.page) - len(request.tables[0])))
+        if kv.pool.usage >= ROOMY or kv.pool.free < count * kv.groups:
+            return False
+        book.grow(request, count)
+        return True
 
     def _one_more(self, request: Request) -> None:
         """Room for the next token of a decoding row, and for some after it where that costs nobody anything."""
         book, kv = self.book, self.book.kv
         computed = int(book.columns.computed[request.row])
-        count = 1
-        if kv.pool.usage < ROOMY:
-            most = cdiv(request.wire.limit, kv.page) - len(request.tables[0])
-            count = max(1, min(AHEAD // kv.page, most))
-            if kv.pool.free < count * kv.groups:
-                count = 1
         assert kv.missing(request.tables, computed + 1) == kv.groups
-        if book.make_room(request, count * kv.groups):
-            book.grow(request, count)
+        if not self._some_more(request) and book.make_room(request, kv.groups):
+            book.grow(request, 1)
 
     def _share(self, request: Request, want: int, left: int, others: bool) -> int:
         """Tokens of one prompt in this step: its threshold, and never all there is while somebody else waits too. None

@@ -39,17 +39,23 @@ class BlockTables:
         return self._views[group]
 
     def apply(self, diff: PageDiff) -> None:
-        at = 0
-        for group, row, start, count in zip(
-            diff.groups.tolist(), diff.rows.tolist(), diff.starts.tolist(), diff.counts.tolist(), strict=True
-        ):
-            pages = diff.pages[at : at + count]
-            assert start + count <= self.width, f"row {row} would hold {start + count} of {self.width} pages"
-            self.host[group][row, start : start + count] = pages
-            if (staged := self._device[group]) is not None:
-                staged.stage(row, pages, start)
-            at += count
-        assert at == len(diff.pages), "a page diff with pages left over"
+        if not len(diff.counts):
+            return
+        counts, ends = diff.counts, np.cumsum(diff.counts)
+        assert ends[-1] == len(diff.pages), "a page diff with pages left over"
+        most = int((diff.starts + counts).max())
+        assert most <= self.width, f"a row would hold {most} of {self.width} pages"
+        first = diff.rows.astype(np.int64) * self.width + diff.starts - ends + counts
+        places = np.repeat(first, counts) + np.arange(len(diff.pages))
+        groups = None if len(self.host) == 1 else np.repeat(diff.groups, counts)
+        for group, (host, staged) in enumerate(zip(self.host, self._device, strict=True)):
+            at, pages = places, diff.pages
+            if groups is not None:
+                here = groups == group
+                at, pages = places[here], diff.pages[here]
+            host.reshape(-1)[at] = pages
+            if staged is not None and len(at):
+                staged.stage_at(at, pages)
 
     @property
     def staged(self) -> list[StagedTensor]:

@@ -46,9 +46,9 @@ class RequestState:
         self.computed.stage(row, 0)
         self.last.stage(row, 0)
         self.alive.stage(row, True)
-        self.limit.edit()[row] = new.limit
-        self.min_len.edit()[row] = new.min_length
-        stops = self.stops.edit()[row]
+        self.limit.edit(row)[row] = new.limit
+        self.min_len.edit(row)[row] = new.min_length
+        stops = self.stops.edit(row)[row]
         stops[:] = -1
         stops[: len(new.stops)] = new.stops
         self.widest_stops = max(self.widest_stops, len(new.stops))

@@ -6,6 +6,7 @@ prompt of one token never is. The key is (padded rows, and of tails the kind of 
 are captured on their second use; the first runs as it is, which makes whatever is made on first use.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 
 import numpy as np
@@ -31,7 +32,7 @@ SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 3
 
 def padded(rows: int) -> int:
     """The size that a step of so many rows runs at."""
-    return next((size for size in SIZES if size >= rows), cdiv(rows, 128) * 128)
+    return SIZES[bisect_left(SIZES, rows)] if rows <= SIZES[-1] else cdiv(rows, 128) * 128
 
 
 def stop_columns(state: RequestState) -> int:
@@ -111,11 +112,11 @@ class DecodeSteps:
         if step is None:
             step = self._sizes[size] = Decode(size)
             step.body = Lazy(lambda: self._run_body(step), self._graphs, f"the body of {size} rows")
-        if self._sent is None or len(self._sent) != len(rows) or not np.array_equal(self._sent, rows):
+        if rows is not self._sent and (self._sent is None or not np.array_equal(self._sent, rows)):
             filled = np.full(size, self._state.rows, np.int64)
             filled[: len(rows)] = rows
             send(filled, self._rows[:size])
-            self._sent = rows.copy()
+            self._sent = rows  # nobody changes a plan's columns
         step.body()
         return step
 

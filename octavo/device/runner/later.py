@@ -28,7 +28,7 @@ from octavo.device.sampling.sampler import Bring, Draw, Later
 from octavo.device.sampling.stage import Drawing
 from octavo.wire.arrays import ints
 from octavo.wire.kv import KVGroup
-from octavo.wire.plan import GrammarMasks, StepPlan
+from octavo.wire.plan import GrammarMasks, NewRow, StepPlan
 from octavo.wire.ports import Ticket
 from octavo.wire.result import PromptLogprobs, StepExtras, joined
 
@@ -66,6 +66,9 @@ class AsyncRunner(ModelRunner):
         self._platform = platform
         self._piece = max(1, LOGITS // vocab)
         self._broken: list[int] = []
+        self._places = np.arange(rows)
+        #: Rows of the last plan, and what their draw needs; None after somebody has entered a row.
+        self._known: tuple[np.ndarray, Draw] | None = None
         self._ring = Ring(platform, max(padded(rows), padded_rows(rows)), 2 * lead + 2)
         self._decode: DecodeSteps | None = None
         self._mixed: MixedSteps | None = None
@@ -110,8 +113,12 @@ class AsyncRunner(ModelRunner):
         self._broken.clear()
         super()._apply(plan)
 
+    def _add(self, new: NewRow) -> None:
+        super()._add(new)
+        self._known = None
+
     def _run_body(self, body: Body, ahead: int) -> None:
-        if self._decode is not None and self._decode.takes(body.plan):
+        if self._decode is not None and (body.decode is not None or self._decode.takes(body.plan)):
             body.decode = self._decode.body(body.plan.rows)
         elif self._mixed is not None and self._plain(body.plan) and self._mixed.takes(body.plan):
             body.mixed = self._mixed.body(body.plan)
@@ -128,10 +135,13 @@ class AsyncRunner(ModelRunner):
         plan = body.plan
         if not len(plan.rows):
             return DoneTicket(nothing(plan, step))
-        sampled = np.flatnonzero(plan.samples)
-        rows = plan.rows[sampled]
-        lens = (plan.computed + plan.takes)[sampled] + np.int32(step - plan.step)
-        kind = self.sampler.kind(rows, lens) if masks is None or not len(masks.rows) else Draw.FULL
+        if body.decode is not None:  # all of its rows draw
+            sampled, rows = self._places[: len(plan.rows)], plan.rows
+        else:
+            sampled = np.flatnonzero(plan.samples)
+            rows = plan.rows[sampled]
+        ahead = step - plan.step
+        kind = self._kind(plan, sampled, rows, ahead) if masks is None or not len(masks.rows) else Draw.FULL
         extras = None
         if body.decode is not None and kind != Draw.FULL:
             assert self._decode is not None
@@ -154,6 +164,7 @@ class AsyncRunner(ModelRunner):
                 bring = None
             else:
                 bring = Copies(self._platform)
+                lens = self._lens(plan, sampled, ahead)
                 words, extras = self._full(plan, batch, hidden, rows, lens, masks, bring)
             extras = self._with_prompts(plan, batch, hidden, bring, extras)
         tag = self._ring.publish(words, len(rows))
@@ -162,6 +173,21 @@ class AsyncRunner(ModelRunner):
             self._broken += rows[at].tolist()
 
         return RingTicket(step, len(plan.rows), sampled, self._ring, tag, self._platform, broken, extras)
+
+    @staticmethod
+    def _lens(plan: StepPlan, sampled: np.ndarray, ahead: int) -> np.ndarray:
+        """Tokens of the rows that draw, after sub-step ``ahead``."""
+        return (plan.computed + plan.takes)[sampled] + np.int32(ahead)
+
+    def _kind(self, plan: StepPlan, sampled: np.ndarray, rows: np.ndarray, ahead: int) -> Draw:
+        """What the draw needs. Plans of the same rows need the same, unless that is everything: which ends where a
+        shortest length is reached."""
+        if self._known is not None and self._known[0] is rows:
+            return self._known[1]
+        kind = self.sampler.kind(rows, self._lens(plan, sampled, ahead))
+        if kind != Draw.FULL:
+            self._known = rows, kind
+        return kind
 
     def _eager(self, body: Body, count: int) -> tuple[InputBatch, Tensor]:
         """The step's batch and hidden states; of a padded decode step, its first ``count`` rows."""

@@ -115,8 +115,10 @@ class RingTicket:
         return StepExtras() if self._extras is None else self._extras(60.0)
 
     def _read(self, values: np.ndarray) -> StepResult:
-        tokens, counts = np.zeros((self._rows, 1), np.int64), np.zeros(self._rows, np.int32)
         said = values < NO_TOKEN
+        if len(values) == self._rows and said.all():
+            return StepResult(self.step, values.reshape(-1, 1), np.ones(len(values), np.int32))
+        tokens, counts = np.zeros((self._rows, 1), np.int64), np.zeros(self._rows, np.int32)
         result = StepResult(self.step, tokens, counts)
         if said.all():
             tokens[self._sampled, 0] = values
