@@ -170,13 +170,12 @@ class Several:
                 if reply.stats is not None:
                     for listen in self._listeners:
                         listen(reply.stats)
-        except EngineDead:
-            self._lose_engine()
+        except EngineDead as error:
+            self._lose_engine(str(error))
 
-    def _lose_engine(self) -> None:
-        if self._gone:
-            return
+    def _lose_engine(self, reason: str) -> None:
         self._gone = True
+        _log.error("the engine is dead: %s", reason)
         loop = asyncio.get_running_loop()
         loop.remove_reader(self.client.fd)
         if not self._ending:  # a signal to the whole group ends the engine too, which is no failure
@@ -227,9 +226,11 @@ class Several:
         while (word := api.hear()) is not None:
             if not word.error:
                 self._serves(api)
-            elif api.serves:  # the engine lives, perhaps, and will not speak any more
-                self._lose_engine()
-                self.client.close(0.0)
+            elif api.serves and not self._gone:
+                self._read()  # who started the engine knows more of its end
+                if not self._gone:  # it lives, and does not speak any more
+                    self._lose_engine(word.error)
+                    self.client.close(0.0)
         if api.deaf:
             asyncio.get_running_loop().remove_reader(api.line)
 
