@@ -10,16 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from octavo.bench import report
 from octavo.config.engine import CacheSection, EngineConfig, GrammarSection, ModelSection, ScheduleSection, TextSection
 from octavo.config.facts import ModelFacts
 from octavo.core.engine.core import EngineCore
 from octavo.errors import OctavoError
-from octavo.testing.fakes import FakeTicket, FakeWorker
 from octavo.wire.arrays import ints
-from octavo.wire.plan import GrammarMasks
 from octavo.wire.reply import Admitted, FinishReason
 from octavo.wire.request import EngineRequest, GrammarRef, Sampling
 from octavo.wire.vocabulary import Vocabulary
@@ -57,19 +53,6 @@ def hostile(count: int) -> Iterator[GrammarRef]:
         yield kinds[index % len(kinds)](index)
 
 
-class Obedient(FakeWorker):
-    """Says a token that the row's mask allows, any at all where it has none."""
-
-    def sample(self, masks: GrammarMasks | None) -> Sequence[FakeTicket]:
-        tickets = super().sample(masks)
-        if masks is not None:
-            for row, bits in zip(masks.rows.tolist(), masks.bits, strict=True):
-                may = np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little"))
-                token = tickets[0].result.tokens[row]
-                token[0] = may[int(token[0]) % len(may)] if len(may) else 0
-        return tickets
-
-
 class _Neighbour:
     """A core with one stream in it, and what the others were answered."""
 
@@ -85,8 +68,9 @@ class _Neighbour:
             cache=CacheSection(page=_PAGE, memory=4 * _LONGEST * 4),
             schedule=ScheduleSection(max_num_seqs=32, depth=2, max_model_len=_LONGEST),
             grammar=GrammarSection(backend=backend),
+            worker="octavo.testing.obedient:Obedient",
         )
-        self.core = EngineCore(config, Obedient(config))
+        self.core = EngineCore(config)
         self.core.start()
         self.core.teach(vocabulary)
         self.ends = vocabulary.eos

@@ -2,12 +2,14 @@
 
 import threading
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
 from octavo.common.log import logger
+from octavo.common.proc import stand_back
 from octavo.config.engine import GrammarSection
 from octavo.core.grammar.base import DEFAULT, ENGINES, PARAM, Compiler, Engine, Grammar, NotQuick, Template
-from octavo.core.grammar.trial import NoTime, Outlasted, TookTooLong, Trial
+from octavo.core.grammar.trial import NICE, NoTime, Outlasted, TookTooLong, Trial
 from octavo.errors import BadRequest
 from octavo.wire.request import GrammarRef
 from octavo.wire.vocabulary import Vocabulary
@@ -80,7 +82,11 @@ class TriedCompiler(Compiler):
         return None
 
     def _build(self, ref: GrammarRef, text: str) -> Grammar:
-        template, key = self._ready().build(text), _key(ref)
+        # Only this thread stands back, which holds the interpreter's lock for moments alone: whoever starts a process
+        # holds it until the process is there, and the loop would wait for its turn.
+        with ThreadPoolExecutor(1, "octavo-grammar-build", stand_back, (NICE,)) as behind:
+            template = behind.submit(self._ready().build, text).result()
+        key = _key(ref)
         with self._lock:
             if key not in self._kept:
                 self._text += len(ref.text)

@@ -11,12 +11,10 @@ import numpy as np
 
 from octavo.common.log import logger
 from octavo.common.math import cdiv
-from octavo.common.proc import stand_back
 from octavo.config.engine import GrammarSection
 from octavo.core.grammar.base import PARAM, Compiler, Grammar, NotQuick, allow, allows
 from octavo.core.grammar.compiler import TriedCompiler
 from octavo.core.grammar.reasoning import FREE, Free, Reasoning
-from octavo.core.grammar.trial import NICE
 from octavo.errors import RequestError
 from octavo.wire.plan import GrammarMasks, StepPlan
 from octavo.wire.request import GrammarRef
@@ -212,7 +210,7 @@ class Grammars(Generic[T]):
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, "octavo-grammar", stand_back, (NICE,))
+            self._pool = ThreadPoolExecutor(1, "octavo-grammar")
         return self._pool
 
     def _slow_ones(self) -> ThreadPoolExecutor:
@@ -220,7 +218,7 @@ class Grammars(Generic[T]):
             if self._closed:
                 raise RuntimeError("the engine is closing")
             if self._patient is None:
-                self._patient = ThreadPoolExecutor(1, "octavo-grammar", stand_back, (NICE,))
+                self._patient = ThreadPoolExecutor(1, "octavo-grammar")
             return self._patient
 
     def masks(self, plan: StepPlan, followers: Sequence[Follower | None]) -> GrammarMasks | None:
