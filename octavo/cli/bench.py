@@ -98,6 +98,15 @@ def parser() -> Parser:
     host.add_argument("--functions", type=int, default=0, help="so many, by their own time under a profiler (0)")
     host.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
 
+    pressure = kinds.add_parser("pressure", help="what a full KV cache costs: preemption, in counted time")
+    pressure.add_argument("--num-prompts", type=int, default=512, help="requests (512)")
+    pressure.add_argument("--seed-prompts", type=int, default=0, help="seed of prompts and lengths (0)")
+    pressure.add_argument(
+        "--shares", type=float, nargs="+", default=[0.9, 0.8, 0.6], metavar="SHARE",
+        help="caches, as shares of what all that run would hold (0.9 0.8 0.6)",
+    )  # fmt: skip
+    pressure.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
+
     parsers = kinds.add_parser("parsers", help="64 kB of one argument through every chat format's parser")
     parsers.add_argument("--repeats", type=int, default=3, help="runs of each (3)")
     parsers.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
@@ -133,7 +142,7 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run a benchmark; the exit status, 1 where requests failed. Raises ``ConfigError`` for what cannot be run."""
     args = parser().parse_args(argv)
-    kinds = (_throughput, _latency, _startup, _step, _serve, _front, _host, _soak, _grammar, _parsers)
+    kinds = (_throughput, _latency, _startup, _step, _serve, _front, _host, _pressure, _soak, _grammar, _parsers)
     run = {kind.__name__[1:]: kind for kind in kinds}[args.kind]
     from octavo.bench import report
 
@@ -268,6 +277,18 @@ def _host(args: Namespace) -> list[dict[str, Any]]:
     for one in records:
         for name, us in one.get("functions", {}).items():
             print(f"{one['workload']:>32}  {us:8.1f}  {name}")
+    return records
+
+
+def _pressure(args: Namespace) -> list[dict[str, Any]]:
+    from octavo.bench import report
+    from octavo.bench.pressure import COLUMNS as columns
+    from octavo.bench.pressure import PressureLoad, growing, pressure
+
+    if not all(0 < share <= 1 for share in args.shares):
+        raise ConfigError(f"--shares must be over 0 and at most 1, got {' '.join(map(str, args.shares))}")
+    records = pressure(PressureLoad(work=growing(args.num_prompts, args.seed_prompts), shares=args.shares))
+    print(report.table(records, columns))
     return records
 
 
