@@ -1,4 +1,4 @@
-"""One server a module: octavo serve over the fake worker, with keys off."""
+"""One server for all modules that have none of their own: octavo serve over the fake worker, with keys off."""
 
 import pytest
 
@@ -10,7 +10,7 @@ def model(tmp_path_factory):
     return fake_model(tmp_path_factory.mktemp("model"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(model):
     found = Served([str(model), "--served-model-name", "tiny", "also", "--max-body-size", "256K", "--max-n", "8"])
     try:

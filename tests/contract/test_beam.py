@@ -137,7 +137,7 @@ def test_a_models_beams_are_those_of_transformers(tmp_path):
     folder = tiny.write_hf(tmp_path, "Qwen3ForCausalLM")
     prompts = [[5, 9, 31, 77], [8, 8, 200]]
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    with LLM(str(folder), skip_tokenizer_init=True, dtype="float32", max_model_len=64) as llm:
+    with LLM(str(folder), skip_tokenizer_init=True, dtype="float32", max_model_len=64, threads=1) as llm:
         for penalty in (1.0, 0.0):
             params = BeamSearchParams(beam_width=4, max_tokens=8, length_penalty=penalty, ignore_eos=True)
             found = llm.beam_search([{"prompt_token_ids": ids} for ids in prompts], params)

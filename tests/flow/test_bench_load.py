@@ -1,8 +1,10 @@
 """`octavo bench front`, `soak` and `parsers`: small runs tell what they should."""
 
 from octavo.bench import parsers
+from octavo.bench import soak as soaking
 from octavo.bench.front import FrontLoad, front
 from octavo.bench.soak import SoakLoad, soak
+from octavo.testing.served import PATIENCE
 
 
 def test_what_the_front_adds_is_measured():
@@ -11,7 +13,8 @@ def test_what_the_front_adds_is_measured():
     assert 0 < record["added_ms_p50"] <= record["added_ms_p99"] <= record["added_ms_max"]
 
 
-def test_a_small_soak_leaves_nothing():
+def test_a_small_soak_leaves_nothing(monkeypatch):
+    monkeypatch.setattr(soaking, "_REST", PATIENCE)
     record = soak(SoakLoad(requests=150, connections=8))
     assert (record["done"] + record["given_up"], record["broken"], record["failed"]) == (150, 0, 0)
     assert record["received"] == 150

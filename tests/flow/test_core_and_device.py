@@ -84,7 +84,7 @@ def requests_of(seed: int) -> list[EngineRequest]:
     return made
 
 
-@settings(max_examples=4)
+@settings(max_examples=2)
 @given(st.integers(0, 2**31))
 @pytest.mark.parametrize("windows", [(), (None, 6)])
 def test_the_same_tokens_however_it_is_scheduled(windows, seed):
@@ -118,7 +118,7 @@ class Informed:
         return [token if self.rng.random() < 0.8 else int(self.rng.integers(VOCAB)) for token in drafts]
 
 
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(st.integers(0, 2**31))
 @pytest.mark.parametrize("windows", [(), (None, 6)])
 def test_the_same_tokens_with_drafts(windows, seed):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -26,12 +27,22 @@ def test_every_example_is_tried():
     assert {path.name for path in EXAMPLES.glob("*.py")} == EXPECTED.keys() | by_server
 
 
+def run(name):
+    command = [sys.executable, str(EXAMPLES / name)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE, env=environment)
+
+
+@pytest.fixture(scope="module")
+def runs():
+    """Two at a time: most of an example's time is its start, which has use for one processor."""
+    with ThreadPoolExecutor(2) as pool:
+        yield {name: pool.submit(run, name) for name in EXPECTED}
+
+
 @pytest.mark.model
 @pytest.mark.parametrize("name", EXPECTED)
-def test_example(name):
-    environment = os.environ | {"OMP_NUM_THREADS": "2"}
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, timeout=PATIENCE, env=environment
-    )
+def test_example(runs, name):
+    done = runs[name].result()
     assert done.returncode == 0, done.stderr[-2000:]
     assert EXPECTED[name] in done.stdout

@@ -41,14 +41,14 @@ def driven(house, asks, wrong=0.2, seed=0, prepare=None):
     return drive(house, asks, guess), oracle
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(houses(drafts=st.integers(1, 5)), workloads(), st.sampled_from([0.0, 0.2, 0.9]), st.integers(0, 99))
 def test_with_drafts_everybody_gets_the_tokens_that_they_get_alone(house, asks, wrong, seed):
     run, _ = driven(house, asks, wrong, seed)
     check_answers(house, asks, run)
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(houses(drafts=st.integers(1, 5), depth=1), st.integers(0, 2**32))
 def test_crowds_with_drafts_in_tight_pools(house, seed):
     asks = crowd(seed)
@@ -56,7 +56,7 @@ def test_crowds_with_drafts_in_tight_pools(house, seed):
     check_answers(house, asks, run)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(houses(drafts=st.integers(1, 5), burst=1), workloads(grammar=True, most=8), st.sampled_from([0.0, 0.3]))
 def test_every_place_of_a_window_has_a_mask_of_its_own(house, asks, wrong):
     run, _ = driven(house, asks, wrong)

@@ -8,7 +8,7 @@ from octavo.wire.plan import Kind
 from octavo.wire.reply import FinishReason
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(houses(), workloads())
 def test_everybody_gets_the_tokens_that_they_get_alone(house, asks):
     run = drive(house, asks)
@@ -16,20 +16,20 @@ def test_everybody_gets_the_tokens_that_they_get_alone(house, asks):
     assert all(told.finish is not FinishReason.ERROR for told in run.told.values())
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(houses(), st.integers(0, 2**32))
 def test_crowds_that_share_prefixes_in_tight_pools(house, seed):
     asks = crowd(seed)
     check_answers(house, asks, drive(house, asks))
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(houses(burst=1), workloads(grammar=True, most=8))
 def test_no_mask_is_made_before_its_tokens_are_known(house, asks):
     check_answers(house, asks, drive(house, asks))
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(houses(), workloads(), st.integers(0, 30), st.sampled_from(["launch", "device", "row"]))
 def test_a_fault_fails_only_the_requests_in_it(house, asks, step, kind):
     hit: list[int] = []
@@ -73,7 +73,7 @@ def test_a_fault_fails_only_the_requests_in_it(house, asks, step, kind):
             assert told.tokens == right
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(houses(pages=0, rows=5, budget=32, threshold=0, page=4), workloads(most=10))
 def test_tiny_pools_preempt_and_still_end(house, asks):
     check_answers(house, asks, drive(house, asks))

@@ -308,7 +308,7 @@ NAMING = [
 ]
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.sampled_from(NAMING), st.randoms(use_true_random=False))
 def test_looking_ahead_changes_nothing(text, random):
     """Whatever is drafted and looked at in windows, the masks are those of somebody who never did."""
