@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -15,6 +15,8 @@ from octavo.errors import ConfigError
 #: No start takes longer without something being wrong.
 START_WITHIN = 600.0
 _END_WITHIN = 30.0
+#: What the names of API processes begin with.
+_API = "octavo-api-"
 
 
 class Child:
@@ -63,28 +65,39 @@ class Child:
             del self.said[:-200]
 
     def processes(self) -> dict[int, list[str]]:
-        """The living processes of its session, with the fields of /proc/PID/stat behind the name."""
+        """The living processes of its session, with their names and the fields of /proc/PID/stat behind those."""
         found = {}
         for stat in Path("/proc").glob("[0-9]*/stat"):
             try:
-                fields = stat.read_text().rpartition(")")[2].split()
+                name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
             except OSError:  # it ended meanwhile
                 continue
+            fields = rest.split()
             if int(fields[3]) == self.pid and fields[0] != "Z":
-                found[int(stat.parent.name)] = fields
+                found[int(stat.parent.name)] = [name, *fields]
+        return found
+
+    def apis(self) -> list[int]:
+        """The API processes, where there are several."""
+        return [pid for pid, fields in self.processes().items() if fields[0].startswith(_API)]
+
+    def _by_floor(self, value: Callable[[list[str]], float]) -> dict[str, float]:
+        """Sums of ``value`` over the front (the leader, and API processes) and over all the others."""
+        found = {"front": 0.0, "engine": 0.0}
+        for pid, fields in self.processes().items():
+            found["front" if pid == self.pid or fields[0].startswith(_API) else "engine"] += value(fields)
         return found
 
     def cpu_seconds(self) -> dict[str, float]:
-        """Processor time so far of the front (the leader) and of all the others."""
+        """Processor time so far of the front and of all the others."""
         tick = os.sysconf("SC_CLK_TCK")
-        spent = {pid: (int(fields[11]) + int(fields[12])) / tick for pid, fields in self.processes().items()}
-        return {"front": spent.pop(self.pid, 0.0), "engine": sum(spent.values())}
+        return self._by_floor(lambda fields: (int(fields[12]) + int(fields[13])) / tick)
 
     def memory_mb(self) -> dict[str, float]:
         """Resident memory, in MB, of the front and of all the others."""
         page = os.sysconf("SC_PAGE_SIZE") / 2**20
-        held = {pid: int(fields[21]) * page for pid, fields in self.processes().items()}
-        return {"front": round(held.pop(self.pid, 0.0), 1), "engine": round(sum(held.values()), 1)}
+        held = self._by_floor(lambda fields: int(fields[22]) * page)
+        return {name: round(size, 1) for name, size in held.items()}
 
     def wait(self, timeout: float) -> int | None:
         """Its exit status; None where it has not ended within ``timeout`` seconds."""

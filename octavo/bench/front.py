@@ -38,7 +38,7 @@ _END = b"\r\n0\r\n\r\n"
 class FrontLoad:
     """``connections`` streams at once, on each ``rounds`` requests of ``outputs`` tokens, one after another.
 
-    ``step_ms``: milliseconds that the device takes a step; 0: as fast as the engine plans.
+    ``step_ms``: milliseconds that the device takes a step; 0: as fast as the engine plans. ``apis``: API processes.
     """
 
     connections: int = 256
@@ -46,6 +46,7 @@ class FrontLoad:
     outputs: int = 512
     step_ms: float = 0.0
     chat: bool = False
+    apis: int = 1
 
 
 @dataclass
@@ -112,6 +113,7 @@ def front(load: FrontLoad) -> dict[str, Any]:
     """Run the load; a record. Raises ``ConfigError`` where the server does not start, ``OSError`` where it fails."""
     with tempfile.TemporaryDirectory() as folder:
         flags = [folder, str(load.step_ms / 1000), "--max-num-seqs", str(load.connections), "--max-model-len", "4096"]
+        flags += ["--api-server-count", str(load.apis)]
         with Child("octavo.testing.stamped", flags) as child:
             _drive(child, FrontLoad(connections=load.connections, rounds=1, outputs=16, chat=load.chat))  # warm
             before, begin = child.cpu_seconds(), time.monotonic()
@@ -130,6 +132,7 @@ def front(load: FrontLoad) -> dict[str, Any]:
         workload=f"front{' chat' if load.chat else ''} {load.connections} x {load.outputs}, {load.step_ms:g} ms a step",
         impl="octavo",
         model="a fake device",
+        api_server_count=load.apis,
         seconds=round(seconds, 3),
         out_tok_s=round(len(added) / seconds, 1),
         tokens=len(added),

@@ -46,7 +46,8 @@ def commit() -> str:
 def gpu() -> str | None:
     """The first GPU's name, None where there is none."""
     if "torch" not in sys.modules:
-        return None
+        found = probe.gpus()
+        return found[0].name if found else None
     import torch
 
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None

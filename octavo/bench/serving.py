@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from octavo.common.client import FAILURES, Identity, bearer, fetch, reason
 from octavo.errors import ConfigError, EngineDead
@@ -118,8 +118,17 @@ def speculation(load: Load) -> dict[str, float]:
     return found
 
 
-def serve(load: Load) -> tuple[list[Answer], float]:
-    """Send the load; its answers, and the seconds it took. Raises ConfigError where the server cannot be reached."""
+class Sent(NamedTuple):
+    """What came of a load: its answers, and the seconds it took. ``busiest``: share of its time in which the busiest of
+    the client processes computed; near 1 it was the clients that were measured."""
+
+    answers: list[Answer]
+    seconds: float
+    busiest: float
+
+
+def serve(load: Load) -> Sent:
+    """Send the load. Raises ConfigError where the server cannot be reached."""
     try:
         import aiohttp  # noqa: F401
     except ImportError:
@@ -128,13 +137,13 @@ def serve(load: Load) -> tuple[list[Answer], float]:
         first = replace(
             load, requests=load.warmups, concurrency=load.warmups, rate=0.0, processes=1, seed=load.seed + 1
         )
-        failed = [one.error for one in _run(first)[0] if one.error]
+        failed = [one.error for one in _run(first).answers if one.error]
         if failed:
             raise ConfigError(f"a request to warm up failed: {failed[0]}")
     return _run(load)
 
 
-def _run(load: Load) -> tuple[list[Answer], float]:
+def _run(load: Load) -> Sent:
     count = max(1, min(load.processes, load.concurrency or load.processes, load.requests))
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(count + 1)
@@ -151,22 +160,25 @@ def _run(load: Load) -> tuple[list[Answer], float]:
         raise EngineDead("the client processes did not start within 60 s") from None
     begin = time.perf_counter()
     answers: list[Answer] = []
+    spent = [0.0]
     for (receive, _), child in zip(pipes, children, strict=True):
         while not receive.poll(1.0):
             if not child.is_alive() and not receive.poll():
                 raise EngineDead(f"a client process ended with exit code {child.exitcode}")
-        answers += receive.recv()
+        some, computed = receive.recv()
+        answers += some
+        spent.append(computed)
     seconds = time.perf_counter() - begin
     for child in children:
         child.join(10)
-    return answers, seconds
+    return Sent(answers, seconds, max(spent) / seconds)
 
 
 def _client(load: Load, index: int, count: int, barrier: Any, send: Any) -> None:
     send.send(asyncio.run(_drive(load, index, count, barrier)))
 
 
-async def _drive(load: Load, index: int, count: int, barrier: Any) -> list[Answer]:
+async def _drive(load: Load, index: int, count: int, barrier: Any) -> tuple[list[Answer], float]:
     import aiohttp
 
     draw = random.Random(load.seed * 1000 + index)
@@ -179,6 +191,7 @@ async def _drive(load: Load, index: int, count: int, barrier: Any) -> list[Answe
     headers = ({"Authorization": f"Bearer {load.key}"} if load.key else {}) | load.headers
     url = load.base + load.path
     barrier.wait(60)
+    begin = time.process_time()
     options: dict[str, Any] = {
         "connector": aiohttp.TCPConnector(limit=0, ssl=True if load.who is None else load.who.context()),
         "timeout": aiohttp.ClientTimeout(total=load.timeout),
@@ -203,7 +216,7 @@ async def _drive(load: Load, index: int, count: int, barrier: Any) -> list[Answe
             await asyncio.gather(*tasks)
         else:
             await asyncio.gather(*(worker() for _ in range(rows)))
-    return answers
+    return answers, time.process_time() - begin
 
 
 def _ids(load: Load) -> range:
@@ -239,28 +252,48 @@ async def _one(session: Any, url: str, size: int, body: dict[str, Any]) -> Answe
             if response.status != 200:
                 found.error = f"{response.status}: {(await response.text())[:200]}"
                 return found
-            async for line in response.content:
-                if not line.startswith(b"data:") or line[5:].strip() == b"[DONE]":
-                    continue
-                chunk = json.loads(line[5:])
-                if "error" in chunk:
-                    found.error = str(chunk["error"])[:200]
-                    return found
-                if usage := chunk.get("usage"):
-                    found.tokens, found.inputs = usage["completion_tokens"], usage["prompt_tokens"]
-                if not chunk.get("choices") or not _has_text(chunk["choices"][0]):
-                    continue
+            rest = b""
+            async for block in response.content.iter_any():
                 now = time.perf_counter()
-                if found.ttft is None:
-                    found.ttft = now - found.start
-                else:
-                    found.itl.append(now - last)
-                last = now
+                *lines, rest = (rest + block).split(b"\n")
+                for line in lines:
+                    if not (_plain(line) or _read(line, found)):
+                        continue
+                    if found.ttft is None:
+                        found.ttft = now - found.start
+                    else:
+                        found.itl.append(now - last)
+                    last = now
+                if found.error:
+                    return found
     except Exception as error:
         found.error = f"{type(error).__name__}: {error}"[:200]
         return found
     found.e2el = time.perf_counter() - found.start
     return found
+
+
+def _plain(line: bytes) -> bool:
+    """Whether a line is a chunk of a completion with text and nothing more: most lines are, and reading JSON would be
+    most of their price. (A quotation mark within a text has a backslash before it.)"""
+    return (
+        line.startswith(b'data: {"')
+        and b'"text":"' in line
+        and not any(word in line for word in (b'"usage":{', b'"usage": {', b'"error":'))
+    )
+
+
+def _read(line: bytes, found: Answer) -> bool:
+    """Take what a line says into ``found``; whether it brings text."""
+    if not line.startswith(b"data:") or line[5:].strip() == b"[DONE]":
+        return False
+    chunk = json.loads(line[5:])
+    if "error" in chunk:
+        found.error = str(chunk["error"])[:200]
+        return False
+    if usage := chunk.get("usage"):
+        found.tokens, found.inputs = usage["completion_tokens"], usage["prompt_tokens"]
+    return bool(chunk.get("choices")) and _has_text(chunk["choices"][0])
 
 
 def _has_text(choice: dict[str, Any]) -> bool:

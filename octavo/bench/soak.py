@@ -3,11 +3,12 @@
 The device is a fake that costs nothing; all else is real. A record says whether every request that was received ended
 in exactly one way, whether pages and requests are back at nothing, and how much memory the processes held meanwhile.
 With ``faults`` there are, beside the requests, malformed bodies, half-open sockets and connections that never read;
-then servers whose engine or front is killed under load.
+then servers whose engine or front is killed under load; of several API processes, one at a time is.
 """
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import random
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.bench import report
-from octavo.bench.child import Child
+from octavo.bench.child import START_WITHIN, Child
 
 COLUMNS = (
     "workload",
@@ -41,6 +42,8 @@ SERVER = "octavo.testing.stamped"
 #: Seconds within which a server comes to rest, or ends.
 _REST = 60.0
 _SAMPLES = 20
+#: API processes that are killed one after another.
+_KILLED = 3
 _OUTCOMES = ("succeeded", "failed", "aborted", "rejected")
 _MALFORMED = (
     b"",
@@ -59,6 +62,7 @@ _MALFORMED = (
 @dataclass(frozen=True, kw_only=True)
 class SoakLoad:
     """``requests`` of up to ``outputs`` tokens over ``connections``; ``given_up``: the share whose client goes away.
+    ``apis``: API processes of the server.
 
     With ``faults``: ``silent`` connections never read, ``half_open`` sockets never finish a request's head.
     """
@@ -67,6 +71,7 @@ class SoakLoad:
     connections: int = 64
     given_up: float = 1 / 3
     outputs: int = 16
+    apis: int = 1
     faults: bool = False
     silent: int = 1000
     half_open: int = 100
@@ -86,7 +91,7 @@ class _Tally:
 def soak(load: SoakLoad) -> dict[str, Any]:
     """Run it; a record. Raises ``ConfigError`` where a server does not start."""
     begin = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, Child(SERVER, _flags(folder)) as child:
+    with tempfile.TemporaryDirectory() as folder, Child(SERVER, _flags(folder, load.apis)) as child:
         tally, memory = _Tally(load.requests), []
 
         def sample() -> None:
@@ -96,8 +101,7 @@ def soak(load: SoakLoad) -> dict[str, Any]:
             asyncio.run(_clients(child.port, load, tally, sample))
         at_rest = _until(lambda: _rests(_metrics(child)))
         metrics = _metrics(child)
-    received = metrics["octavo:requests_received_total"]
-    ended = {name: metrics[f"octavo:requests_ended_total {name}"] for name in _OUTCOMES}
+    received, ended = _books(metrics)
     quarter = max(1, len(memory) // 4)
     growth = {
         name: round(_middle(memory[-quarter:], name) - _middle(memory[quarter : 2 * quarter], name), 1)
@@ -105,6 +109,7 @@ def soak(load: SoakLoad) -> dict[str, Any]:
     }
     record = report.record(
         workload=f"soak {load.requests} x {load.outputs}{' with faults' if load.faults else ''}",
+        api_server_count=load.apis,
         impl="octavo",
         model="a fake device",
         seconds=round(time.monotonic() - begin, 1),
@@ -118,31 +123,66 @@ def soak(load: SoakLoad) -> dict[str, Any]:
         growth_mb=growth,
     )
     if load.faults:
-        record["faults"] = {name: _killed(load, victim) for name, victim in (("engine", 1), ("front", 0))}
+        record["faults"] = {name: _killed(load, name) for name in ("engine", "front")}
+        if load.apis > 1:
+            record["faults"]["api"] = _api_killed(load)
         record["faults_ok"] = all(all(found.values()) for found in record["faults"].values())
     record["failed"] = tally.counts["broken"] + (not at_rest) + (not record["balanced"])
     record["failed"] += not record.get("faults_ok", True)
     return record
 
 
-def _flags(folder: str) -> list[str]:
-    return [folder, "0", "--max-num-seqs", "64", "--max-model-len", "4096"]
+def _flags(folder: str, apis: int) -> list[str]:
+    return [folder, "0", "--max-num-seqs", "64", "--max-model-len", "4096", "--api-server-count", str(apis)]
 
 
 def _middle(samples: list[dict[str, float]], name: str) -> float:
     return report.median([sample[name] for sample in samples])
 
 
-def _killed(load: SoakLoad, victim: int) -> dict[str, bool]:
-    """A server under load of which one process is killed (0: the front, else the engine): does everything end?"""
-    with tempfile.TemporaryDirectory() as folder, Child(SERVER, _flags(folder)) as child:
+def _api_killed(load: SoakLoad) -> dict[str, bool]:
+    """A server under load of which API processes are killed, one after another: do the others serve on, and do the
+    books balance?"""
+    with tempfile.TemporaryDirectory() as folder, Child(SERVER, _flags(folder, load.apis)) as child:
+        tally = _Tally(10**9)
+        lives = SoakLoad(requests=10**9, connections=load.connections, given_up=0.1, outputs=64)
+
+        def served_again(before: list[int], done: int) -> bool:
+            return len(set(child.apis()) - set(before)) == 1 and tally.counts["done"] > done + load.connections
+
+        async def run() -> bool:
+            clients = asyncio.ensure_future(_clients(child.port, lives, tally, lambda: None))
+            again = True
+            for _ in range(_KILLED):
+                before, done = child.apis(), tally.counts["done"]
+                os.kill(before[0], signal.SIGKILL)
+                check = functools.partial(served_again, before, done)
+                again = await asyncio.to_thread(_until, check, START_WITHIN) and again
+            tally.left = 0
+            await asyncio.wait_for(clients, _REST)
+            return again
+
+        try:
+            again = asyncio.run(run())
+        except TimeoutError:
+            again = False
+        at_rest = _until(lambda: _rests(_metrics(child)))
+        received, ended = _books(_metrics(child))
+        balanced = received == sum(ended.values())
+        return {"started_again": again, "at_rest": at_rest, "balanced": balanced, "aborted": ended["aborted"] > 0}
+
+
+def _killed(load: SoakLoad, victim: str) -> dict[str, bool]:
+    """A server under load of which a process is killed, "front" (the first) or "engine": does everything end?"""
+    with tempfile.TemporaryDirectory() as folder, Child(SERVER, _flags(folder, load.apis)) as child:
         endless = SoakLoad(requests=10**9, connections=load.connections, given_up=0.1, outputs=64)
         tally = _Tally(endless.requests)
 
         async def run() -> None:
             clients = asyncio.ensure_future(_clients(child.port, endless, tally, lambda: None))
             await asyncio.sleep(2.0)
-            pids = [child.pid] if not victim else [pid for pid in child.processes() if pid != child.pid]
+            front = {child.pid, *child.apis()}
+            pids = [child.pid] if victim == "front" else [pid for pid in child.processes() if pid not in front]
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -277,13 +317,19 @@ def _metrics(child: Child) -> dict[str, float]:
     return found
 
 
+def _books(metrics: dict[str, float]) -> tuple[float, dict[str, float]]:
+    """(requests received, how they ended)."""
+    ended = {name: metrics[f"octavo:requests_ended_total {name}"] for name in _OUTCOMES}
+    return metrics["octavo:requests_received_total"], ended
+
+
 def _rests(metrics: dict[str, float]) -> bool:
     names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
     return not any(metrics[f"vllm:{name}"] for name in names)
 
 
-def _until(check: Callable[[], bool]) -> bool:
-    end = time.monotonic() + _REST
+def _until(check: Callable[[], bool], within: float = _REST) -> bool:
+    end = time.monotonic() + within
     while not check():
         if time.monotonic() > end:
             return False

@@ -4,7 +4,9 @@ Prompts are random token ids; answers run to their full length (end-of-sequence 
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from octavo.common.words import nearest
 from octavo.errors import ConfigError
@@ -109,6 +111,38 @@ REPEAT = [
     )
     for rows in (1, 8)
 ]
+
+
+class Served(NamedTuple):
+    """``requests`` prompts of ``inputs`` tokens, answers of ``outputs``, streamed to ``concurrency`` clients."""
+
+    name: str
+    concurrency: int
+    requests: int
+    inputs: int = 512
+    outputs: int = 128
+
+    @property
+    def about(self) -> str:
+        return f"{self.requests} requests, {self.concurrency} at once, {self.inputs} in, {self.outputs} out"
+
+
+#: What clients of a server on one data-centre GPU see.
+SERVED = [
+    Served(f"s{many}", many, requests) for many, requests in ((1, 16), (8, 64), (32, 256), (64, 512), (256, 1024))
+]
+
+
+def pick_served(names: Sequence[str]) -> list[Served]:
+    """The named workloads of a server; ``served`` stands for all of them. Raises ConfigError."""
+    known = {work.name: work for work in SERVED}
+    found: list[Served] = []
+    for name in names:
+        if name != "served" and name not in known:
+            raise ConfigError(f"unknown workload {name!r}{nearest(name, known)}; known: {', '.join(known)}, served")
+        found += SERVED if name == "served" else [known[name]]
+    return found
+
 
 #: Requests that run at once where nobody says how many.
 _RUNNING = 256

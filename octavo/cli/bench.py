@@ -34,7 +34,7 @@ LEAST = {
     **dict.fromkeys(("repeats", "num_iters", "num_prompts", "max_concurrency", "batch_size", "processes"), 1),
     **dict.fromkeys(("input_len", "output_len", "random_input_len", "random_output_len", "random_vocab_size"), 1),
     **dict.fromkeys(("num_iters_warmup", "num_warmups", "random_prefix_len", "temperature"), 0),
-    **dict.fromkeys(("connections", "rounds", "walks", "tokens", "flood"), 1),
+    **dict.fromkeys(("connections", "rounds", "walks", "tokens", "flood", "api_server_count"), 1),
 }
 
 
@@ -86,6 +86,7 @@ def parser() -> Parser:
     front.add_argument("--rounds", type=int, default=2, help="requests on each, one after another (2)")
     front.add_argument("--output-len", type=int, default=512, help="tokens of each (512)")
     front.add_argument("--step-ms", type=float, nargs="+", default=[0.0], help="milliseconds a step of the device (0)")
+    front.add_argument("--api-server-count", "-asc", type=int, default=1, help="API processes of the server (1)")
     front.add_argument("--chat", action="store_true", help="use the chat route")
     front.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
 
@@ -114,6 +115,7 @@ def parser() -> Parser:
     soak = kinds.add_parser("soak", help="many short requests, some given up, and faults; what is left afterwards")
     soak.add_argument("--num-prompts", type=int, default=100_000, help="requests (100000)")
     soak.add_argument("--connections", type=int, default=64, help="connections (64)")
+    soak.add_argument("--api-server-count", "-asc", type=int, default=1, help="API processes of the server (1)")
     soak.add_argument("--faults", action="store_true", help="malformed bodies, silent clients, killed processes")
     soak.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
 
@@ -255,7 +257,12 @@ def _front(args: Namespace) -> list[dict[str, Any]]:
     records = []
     for step_ms in args.step_ms:
         load = FrontLoad(
-            connections=args.connections, rounds=args.rounds, outputs=args.output_len, step_ms=step_ms, chat=args.chat
+            connections=args.connections,
+            rounds=args.rounds,
+            outputs=args.output_len,
+            step_ms=step_ms,
+            chat=args.chat,
+            apis=args.api_server_count,
         )
         records.append(front(load))
     print(report.table(records, columns))
@@ -297,7 +304,10 @@ def _soak(args: Namespace) -> list[dict[str, Any]]:
     from octavo.bench.soak import COLUMNS as columns
     from octavo.bench.soak import SoakLoad, soak
 
-    record = soak(SoakLoad(requests=args.num_prompts, connections=args.connections, faults=args.faults))
+    load = SoakLoad(
+        requests=args.num_prompts, connections=args.connections, apis=args.api_server_count, faults=args.faults
+    )
+    record = soak(load)
     print(report.table([record], columns))
     return [record]
 

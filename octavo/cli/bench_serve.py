@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from octavo.common import probe
 from octavo.common.client import add_tls_flags, identity
 from octavo.config import env
 from octavo.config.cli import Parser
@@ -17,6 +18,8 @@ from octavo.errors import ConfigError
 CONCURRENCY = 32
 _BACKENDS = ("openai", "openai-chat", "vllm")
 _MOST_POINTS = 64
+#: A client process that computes for this share of its time is late for what the server says.
+BUSY = 0.7
 
 
 def add(kinds: Any) -> Parser:
@@ -34,6 +37,12 @@ def add(kinds: Any) -> Parser:
     add_tls_flags(where)
     where.add_argument("--header", nargs="+", default=[], metavar="NAME=VALUE", help="headers of each request")
     load = serve.add_argument_group("load")
+    load.add_argument(
+        "--workload",
+        nargs="+",
+        metavar="NAME",
+        help="s1 s8 s32 s64 s256: so many at once, 512 in, 128 out; served: all",
+    )
     load.add_argument("--num-prompts", type=int, default=128, help="requests (128)")
     load.add_argument("--max-concurrency", type=int, help=f"most requests at once ({CONCURRENCY}; with a rate: any)")
     load.add_argument("--request-rate", type=float, default=math.inf, help="requests a second (inf: no pause)")
@@ -46,7 +55,7 @@ def add(kinds: Any) -> Parser:
     load.add_argument("--temperature", type=float, default=0.6, help="of sampling (0.6)")
     load.add_argument("--extra-body", metavar="JSON", help="more fields of each request")
     load.add_argument("--num-warmups", type=int, default=0, help="requests before, which do not count (0)")
-    load.add_argument("--processes", type=int, default=4, help="client processes (4)")
+    load.add_argument("--processes", type=int, help="client processes (half the cores, from 4 to 8)")
     # Scripts for vLLM say what is so here anyway.
     load.add_argument("--dataset-name", choices=("random",), metavar="dataset", help=SUPPRESS)
     load.add_argument("--ignore-eos", action="store_true", help=SUPPRESS)
@@ -77,7 +86,8 @@ def run(args: Namespace) -> list[dict[str, Any]]:
     picture = plot.check(args.plot) if args.plot else None
     key = args.api_key or env.read("OCTAVO_API_KEY")
     load = _load(args, key)
-    points = _points(args)
+    works = _workloads(args)
+    points = [(work.about, _served(work)) for work in works] or _points(args)
     load = replace(load, model=args.model or models(load.url, key, load.who)[0])
     records, saved = [], []
     for at, (label, change) in enumerate(points):
@@ -86,9 +96,14 @@ def run(args: Namespace) -> list[dict[str, Any]]:
         if len(points) > 1:
             print(f"\n{label}")
         before = speculation(now)
-        answers, seconds = serve(now)
+        answers, seconds, busiest = serve(now)
         grown = {name: value - before.get(name, 0.0) for name, value in speculation(now).items()}
         record = result.summary(now, answers, seconds, quantiles=quantiles, goal=goal, drafted=grown)
+        if works:
+            record["workload"] = works[at].name
+        record["client_busy"] = round(busiest, 2)
+        if busiest > BUSY:
+            print(f"the clients may be what was measured: one computed for {busiest:.0%} of the time (--processes)")
         print(result.block(record, metrics, quantiles), flush=True)
         records.append(record)
         saved.append(result.saved(now, record, answers, metadata, args.save_detailed))
@@ -140,7 +155,7 @@ def _load(args: Namespace, key: str | None) -> Any:
         burstiness=args.burstiness,
         temperature=args.temperature,
         seed=args.seed_prompts,
-        processes=args.processes,
+        processes=args.processes or max(4, min(8, probe.cores() // 2)),
         warmups=args.num_warmups,
         key=key,
         who=identity(args, url, env.read("OCTAVO_SSL_KEYFILE_PASSWORD")),
@@ -166,6 +181,26 @@ def _points(args: Namespace) -> list[tuple[str, dict[str, Any]]]:
         cap = args.max_concurrency
         return [(f"request rate {rate:g}", {"rate": rate, "concurrency": cap}) for rate in rates]
     return [(f"concurrency {one}", {"concurrency": one}) for one in many] or [("", {})]
+
+
+def _workloads(args: Namespace) -> list[Any]:
+    from octavo.bench.workloads import pick_served
+
+    if args.workload and (args.sweep or args.sweep_rate or args.request_rate != math.inf or args.max_concurrency):
+        raise ConfigError("--workload names its own concurrency: leave --max-concurrency, rates and sweeps out")
+    return pick_served(args.workload or [])
+
+
+def _served(work: Any) -> dict[str, Any]:
+    """What a workload changes of the load. Each client has asked once before it counts: connections are open then, and
+    the server has met the size."""
+    return {
+        "requests": work.requests,
+        "concurrency": work.concurrency,
+        "inputs": work.inputs,
+        "outputs": work.outputs,
+        "warmups": work.concurrency,
+    }
 
 
 def _pairs(words: list[str], flag: str) -> dict[str, str]:

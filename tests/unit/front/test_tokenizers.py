@@ -269,3 +269,16 @@ def test_a_config_without_a_bottom(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text("[" * 100_000)
     with pytest.raises(ConfigError, match=r"tokenizer_config\.json"):
         load(tmp_path)
+
+
+def test_made_up_words_are_merges(tmp_path):
+    """As benchmarks of a model without a tokenizer have it: as many tokens, each a merge of two."""
+    folder = tiny.write(tmp_path, size=3000, merged=True)
+    said = json.loads((folder / "tokenizer.json").read_text())["model"]
+    assert len(said["vocab"]) == 3000
+    assert len(said["merges"]) > 2600
+    found = load(folder)
+    words = [token for token in said["vocab"] if token not in (tiny.BOS, tiny.EOS, tiny.TURN, tiny.TURN_END)][300:]
+    text = found.decode([said["vocab"][word] for word in words], False)
+    assert found.decode(found.encode(text, False), False) == text
+    assert len(found.encode(text, False)) < len(text) / 2

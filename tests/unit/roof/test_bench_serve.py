@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from octavo.bench import plot
 from octavo.bench.result import block, goals, saved, summary
 from octavo.bench.serving import Answer, Load, _ids
+from octavo.cli.bench import main as bench
 from octavo.cli.main import main
 from octavo.errors import ConfigError
 
@@ -258,5 +259,44 @@ def test_requests_come_at_their_rate(monkeypatch):
     monkeypatch.setattr(serving.asyncio, "sleep", sleep)
     monkeypatch.setattr(serving, "_one", one)
     load = Load(url="http://x", model="m", requests=400, concurrency=None, inputs=1, rate=50.0, burstiness=4.0)
-    assert len(asyncio.run(serving._drive(load, 0, 2, Barrier()))) == 200
+    assert len(asyncio.run(serving._drive(load, 0, 2, Barrier()))[0]) == 200
     assert sum(waits) / len(waits) == pytest.approx(2 / 50, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (b'data: {"choices":[{"text":"hi","finish_reason":null}],"usage":null}', True),
+        (b'data: {"choices": [{"text": "hi"}]}', True),
+        (b'data: {"choices":[{"text":"a \\"usage\\":{ and \\"error\\": of text"}]}', True),
+        (b'data: {"choices":[{"text":""}],"usage":{"completion_tokens":7,"prompt_tokens":3}}', True),
+        (b'data: {"choices":[],"usage":{"completion_tokens":7,"prompt_tokens":3}}', False),
+        (b'data: {"error":{"message":"the \\"text\\":\\"x"}}', False),
+        (b'data: {"choices":[{"delta":{"role":"assistant"}}]}', False),
+        (b'data: {"choices":[{"delta":{"content":"x"}}]}\r', True),
+        (b"data: [DONE]", False),
+        (b": ping", False),
+        (b"", False),
+    ],
+)
+def test_a_quick_look_at_a_line_says_what_reading_it_would(line, text):
+    from octavo.bench.serving import _plain, _read
+
+    found = Answer(0.0, 0)
+    assert _read(line, found) == text
+    assert not _plain(line) or text
+    assert bool(found.tokens) == (b'"usage":{"' in line)
+    assert not (_plain(line) and (found.tokens or found.error))
+
+
+def test_workloads_of_a_server():
+    from octavo.bench.workloads import SERVED, pick_served
+
+    assert pick_served(["served"]) == SERVED
+    assert [work.concurrency for work in pick_served(["s1", "s256"])] == [1, 256]
+    assert {(work.inputs, work.outputs) for work in SERVED} == {(512, 128)}
+    with pytest.raises(ConfigError, match="did you mean 's64'"):
+        pick_served(["s46"])
+    for more in (["--sweep", "1,2"], ["--max-concurrency", "3"], ["--request-rate", "2"]):
+        with pytest.raises(ConfigError, match="names its own concurrency"):
+            bench(["serve", "--workload", "s1", "--model", "x", *more])

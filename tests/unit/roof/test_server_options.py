@@ -1,11 +1,15 @@
 """What is asked of the server: wrong values are one sentence at the start, and secrets are in no text."""
 
+from dataclasses import replace
+
 import pytest
 
 from octavo.cli.main import main
 from octavo.config.args import ServeArgs
+from octavo.config.engine import DeviceSection
 from octavo.errors import ConfigError
-from octavo.launch.asked import server_options
+from octavo.launch.asked import api_servers, server_options
+from octavo.testing.cores import fake_config
 from octavo.testing.served import fake_model
 
 
@@ -84,3 +88,29 @@ def test_no_text_of_ours_shows_a_secret(tmp_path, capsys):
 def test_limits_that_are_none(tmp_path, capsys, words, why):
     assert main(["serve", str(fake_model(tmp_path / "model")), *words, "--show-config"]) == 1
     assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("platform", "cores", "asked", "count"),
+    [
+        ("cuda", 2, None, 1), ("cuda", 7, None, 1), ("cuda", 8, None, 2), ("cuda", 16, None, 4), ("cuda", 128, None, 4),
+        ("cpu", 128, None, 1), ("cpu", 2, 3, 3), ("cuda", 128, 1, 1), ("cuda", 2, 64, 64),
+    ],
+)  # fmt: skip
+def test_how_many_processes_serve(platform, cores, asked, count):
+    config = replace(fake_config(), device=DeviceSection(platform=platform))
+    found, why = api_servers(ServeArgs(api_server_count=asked), config, cores)
+    assert found == count
+    assert (why == "as asked") == (asked is not None)
+
+
+@pytest.mark.parametrize(("words", "why"), [([], "the model runs on the cores"), (["-asc", "2"], "as asked")])
+def test_how_many_processes_serve_is_shown_with_its_reason(tmp_path, capsys, words, why):
+    folder = str(fake_model(tmp_path))
+    assert (
+        main(["serve", folder, "--load-format", "dummy", "--show-config", "--port", "0", "--device", "cpu", *words])
+        == 0
+    )
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("server.api_server_count"))
+    assert line.split()[1] == (words[1] if words else "1")
+    assert f"--api-server-count: {why}" in line
