@@ -99,12 +99,14 @@ class ScheduleSection:
 @dataclass(frozen=True, kw_only=True)
 class DeviceSection:
     """``platform``: cpu or cuda. ``threads``: compute threads on a CPU, None for the cores. ``logprobs_mode``: what
-    log-probabilities tell: raw_logprobs, processed_logprobs, raw_logits or processed_logits."""
+    log-probabilities tell: raw_logprobs, processed_logprobs, raw_logits or processed_logits. ``deterministic``: no
+    request's results depend, to the bit, on what runs beside it or how its tokens are cut into steps."""
 
     platform: str = "cpu"
     threads: int | None = None
     attention_backend: str | None = None
     enforce_eager: bool = False
+    deterministic: bool = False
     logprobs_mode: Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"] = "raw_logprobs"
 
 

@@ -13,6 +13,7 @@ VARIABLES: dict[str, str] = {
     "OCTAVO_LOG_LEVEL": "least important lines to show: debug, info, warning or error",
     "OCTAVO_SSL_KEYFILE_PASSWORD": "passphrase of --ssl-keyfile, a server's or a client's; the flags win over it",
     "VLLM_API_KEY": "as OCTAVO_API_KEY, which wins over it",
+    "VLLM_BATCH_INVARIANT": "1: as --deterministic, which wins over it",
 }
 #: Of variables that octavo or its libraries read.
 _PREFIXES = ("OCTAVO_", "VLLM_", "OMP_", "MKL_", "HF_", "CUDA_", "TORCH", "NCCL_")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.common import probe
-from octavo.config import generation, structured
+from octavo.config import env, generation, structured
 from octavo.config.args import EngineArgs, ServeArgs
 from octavo.config.checkpoint import Checkpoint, locate
 from octavo.config.engine import (
@@ -171,6 +171,17 @@ def logprobs_mode(facts: Facts) -> tuple[str, str]:
 @decides("device.enforce_eager")
 def enforce_eager(facts: Facts) -> tuple[bool, str]:
     return _said(facts.args.enforce_eager, False, "decode steps are graphs where the device has them")
+
+
+@decides("device.deterministic")
+def deterministic(facts: Facts) -> tuple[bool, str]:
+    asked = facts.args.deterministic
+    if asked is None and (said := env.read("VLLM_BATCH_INVARIANT")) is not None:
+        if said not in ("0", "1"):
+            raise ConfigError(f"VLLM_BATCH_INVARIANT is {said!r}; it must be 0 or 1")
+        return said == "1", "from VLLM_BATCH_INVARIANT"
+    why = "one way to add for any number of rows and any cut of a prompt" if asked else "as fast as each step can be"
+    return bool(asked), f"{ASKED}: {why}" if asked else why
 
 
 # -- grammar --

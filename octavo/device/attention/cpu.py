@@ -15,9 +15,11 @@ from torch import Tensor
 
 from octavo.common import probe
 from octavo.common.math import next_power_of_two
+from octavo.device.attention import fixed
 from octavo.device.attention.base import AttentionNeed, GraphUse, KVCache, LayerAttention
 from octavo.device.batch.batch import InputBatch
 from octavo.device.kernels import spelt_prefill
+from octavo.device.kernels.fixed import pieces as apart
 from octavo.device.kernels.kvstore import store
 from octavo.device.kernels.paged_decode import decode
 from octavo.device.kernels.paged_prefill import Block, Masks, prefill
@@ -82,7 +84,8 @@ class Piece:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CPUMeta:
-    """``turned``: rotary tables at the step's positions, by table."""
+    """``turned``: rotary tables at the step's positions, by table. ``rows``: instead of chunks and pieces where bits
+    must not depend on them."""
 
     positions: Tensor
     slots: Tensor
@@ -90,6 +93,7 @@ class CPUMeta:
     chunks: list[Chunk]
     pieces: list[Piece]
     turned: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    rows: list[fixed.Row] | None = None
 
 
 class CPUAttention:
@@ -97,6 +101,7 @@ class CPUAttention:
 
     name = "cpu"
     graphs = GraphUse.NEVER
+    fixed = False
 
     def __init__(self) -> None:
         self._buffer = torch.empty(0, dtype=torch.uint8)
@@ -128,6 +133,9 @@ class CPUAttention:
     def plan(self, batch: InputBatch, spec: KVSpec, group: int) -> CPUMeta:
         masks = self._masks
         assert masks is not None, "a plan before any cache"
+        if self.fixed:
+            plain = fixed.plan(batch, spec, group)
+            return CPUMeta(batch.positions[0], batch.slots[group], batch.decodes, [], [], rows=plain)
         table, lens, page = batch.tables[group].numpy(), batch.host_lens, batch.page
         firsts = np.zeros_like(lens)
         if spec.window is not None:  # pages that the window of a row's first query has left
@@ -175,9 +183,12 @@ class CPUAttention:
             turned = meta.turned.get(id(layer.rope[0]))
             if turned is None:
                 turned = meta.turned[id(layer.rope[0])] = turns(*layer.rope, meta.positions, qkv.dtype)
-            rope_(heads, *turned)
+            for part in apart(heads) if self.fixed else [slice(None)]:
+                rope_(heads[part], *(table[part] for table in turned))
         if k_width:
             store(cache.data, meta.slots, qkv[:, q_width:])
+        if meta.rows is not None:
+            return fixed.attend(layer, heads[:, : layer.q_heads], cache.data, meta.rows).flatten(1)
         if not meta.pieces:
             return _decode(layer, qkv, cache.data, meta).reshape(tokens, -1)
         out = qkv.new_empty(tokens, layer.q_heads, layer.v_dim)

@@ -105,6 +105,7 @@ class TritonAttention:
 
     name = "triton"
     graphs = GraphUse.ALWAYS
+    fixed = False
 
     def __init__(self) -> None:
         self._space: dict[tuple[torch.device, int, int], tuple[Tensor, Tensor, Tensor]] = {}
@@ -137,8 +138,8 @@ class TritonAttention:
         singles = batch.decodes > 0 or bool((batch.host_takes == 1).any())
         return TritonMeta(
             rows=len(batch.rows),
-            singles=singles,
-            longer=bool((batch.host_takes != 1).any()),
+            singles=singles and not self.fixed,  # one kernel for a token, whatever it comes with
+            longer=self.fixed or bool((batch.host_takes != 1).any()),
             positions=batch.positions[0],
             starts=batch.query_start,
             lens=batch.seq_lens,
@@ -226,6 +227,8 @@ class TritonAttention:
             SINKS=layer.sinks is not None,
             SINGLES=meta.singles,
             EXACT=exact(qkv.dtype),
+            # a tile that is seen whole is another loop's, which must round as the one with a mask does
+            **({"enable_fp_fusion": False} if self.fixed else {}),
             pdl=AFTER,
             num_warps=how.warps,
         )

@@ -49,6 +49,10 @@ class Tile(NamedTuple):
         return self.splits == 1 or (self.splits * rows * n <= PARTS and tiles <= TILES)
 
 
+#: For any number of rows where no row's bits may depend on it: no split of K.
+FIXED = Tile(64, 64, 64, 1, 3, 4)
+
+
 def joint(eps: float | None, act: str | None, add: Tensor | None, bias: Tensor | None) -> str:
     """The word by which ``tuned`` knows what goes with a product."""
     words = "norm" * (eps is not None), act, "add" * (add is not None), "bias" * (bias is not None)
@@ -115,11 +119,14 @@ def joined(
     eps: float | None = None,
     act: str | None = None,
     add: Tensor | None = None,
+    how: Tile | None = None,
 ) -> Tensor:
     """x [T, K], weight [N, K] -> [T, N], or [T, N / 2] with ``act``, of x normed (``eps``: divided by its root mean
     square, the gain being in the weight), plus ``add`` [T, N], which is used up. ``act`` and ``add`` exclude each
-    other."""
+    other. ``how``: the tile for any number of rows; else it is chosen by their number."""
     assert act is None or add is None
+    if how is not None:
+        return tiled(x, weight, bias, how, eps=eps, act=act, add=add)
     if len(weight) > WIDE:
         return joined_torch(x, weight, bias, eps=eps, act=act, add=add)
     if len(x) == 1:

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from octavo.device.kernels.fixed import by_blocks, pieces
 from octavo.device.layers.norm import RMSNorm
 from octavo.device.quant.base import LinearMethod
 
@@ -49,15 +50,20 @@ class Embedding:
 
 
 class Head:
-    """Norm and product with the vocabulary's matrix."""
+    """Norm and product with the vocabulary's matrix. ``blocks``: as for ``Linear``."""
 
-    def __init__(self, norm: RMSNorm, method: LinearMethod, softcap: float | None):
-        self.norm, self.method, self.softcap = norm, method, softcap
+    def __init__(self, norm: RMSNorm, method: LinearMethod, softcap: float | None, blocks: bool = False):
+        self.norm, self.method, self.softcap, self.blocks = norm, method, softcap, blocks
 
     def __call__(self, hidden: Tensor, narrow: bool = False) -> Tensor:
         """[N, H] -> float32 [N, V]; ``narrow``: in the type that the product gave, where nothing comes after it."""
-        logits = self.method.apply(self.norm(hidden))
+        if self.blocks and len(hidden):
+            logits = by_blocks(lambda part, _: self.method.apply(self.norm(part)), hidden)
+        else:
+            logits = self.method.apply(self.norm(hidden))
         if self.softcap is None:
             return logits if narrow else logits.float()
         logits = logits.float()
-        return logits.div_(self.softcap).tanh_().mul_(self.softcap)
+        for part in pieces(logits) if self.blocks else [slice(None)]:
+            logits[part].div_(self.softcap).tanh_().mul_(self.softcap)
+        return logits

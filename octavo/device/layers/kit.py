@@ -61,6 +61,7 @@ class _Shared:
     scheme: Scheme
     eps: float
     positions: int
+    fixed: bool
     slots: dict[str, Slot] = field(default_factory=dict)
     unread: set[str] = field(default_factory=set)
     attentions: list[LayerAttention] = field(default_factory=list)
@@ -68,10 +69,20 @@ class _Shared:
 
 
 class Kit:
-    """One place of a model. ``eps``: of its norms. ``positions``: the longest sequence, rows of the rope tables."""
+    """One place of a model. ``eps``: of its norms. ``positions``: the longest sequence, rows of the rope tables.
+    ``fixed``: no row's bits depend on the number of rows."""
 
-    def __init__(self, *, device: torch.device, dtype: torch.dtype, scheme: Scheme, eps: float, positions: int):
-        self._shared = _Shared(device, dtype, scheme, eps, positions)
+    def __init__(
+        self,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        scheme: Scheme,
+        eps: float,
+        positions: int,
+        fixed: bool = False,
+    ):
+        self._shared = _Shared(device, dtype, scheme, eps, positions, fixed)
         self._path = ""
 
     def at(self, *path: str | int) -> "Kit":
@@ -114,11 +125,13 @@ class Kit:
     ) -> Linear:
         """Linears over the same input as one. ``norm`` goes before it; ``act`` joins its two parts: act(a) * b."""
         assert act is None or (len(outs) == 2 and outs[0] == outs[1])
-        return Linear(self._method(names, inner, outs, bias=bias, act=act), norm=norm, act=act)
+        method = self._method(names, inner, outs, bias=bias, act=act)
+        return Linear(method, norm=norm, act=act, blocks=self._blocks)
 
     def row(self, name: str, inner: int, out: int, *, bias: bool = False, post: RMSNorm | None = None) -> Linear:
         """A linear that is called with ``add=``: the residual that it adds into, after the norm ``post`` if any."""
-        return Linear(self._method([name], inner, [out], bias=bias, adds=post is None), post=post)
+        method = self._method([name], inner, [out], bias=bias, adds=post is None)
+        return Linear(method, post=post, blocks=self._blocks)
 
     def rope(self, facts: RopeFacts, dim: int) -> tuple[Tensor, Tensor]:
         """The (cos, sin) table; layers with the same facts share it."""
@@ -179,12 +192,12 @@ class Kit:
     ) -> Head:
         """The norm and product that make logits; with ``tied`` it uses the embedding's matrix."""
         if tied is None:
-            return Head(norm, self._method([name], hidden, [vocab]), softcap)
+            return Head(norm, self._method([name], hidden, [vocab]), softcap, self._blocks)
         shared = self._shared
         shared.unread.add(f"{self.at(name)._path}.weight")
-        spec = LinearSpec(name=self.at(name)._path, inner=hidden, outs=(vocab,))
+        spec = LinearSpec(name=self.at(name)._path, inner=hidden, outs=(vocab,), fixed=shared.fixed)
         tied.tied.append(shared.scheme.linear(spec, shared.device, shared.dtype))
-        return Head(norm, tied.tied[-1], softcap)
+        return Head(norm, tied.tied[-1], softcap, self._blocks)
 
     def stack(self, name: str, count: int, make: Callable[["Kit", int], M]) -> list[M]:
         """``count`` layers, each made at its own place."""
@@ -192,10 +205,15 @@ class Kit:
 
     def _method(self, names: Sequence[str], inner: int, outs: Sequence[int], **joints):
         shared = self._shared
-        spec = LinearSpec(name=self.at(names[0])._path, inner=inner, outs=tuple(outs), **joints)
+        spec = LinearSpec(name=self.at(names[0])._path, inner=inner, outs=tuple(outs), fixed=shared.fixed, **joints)
         method = shared.scheme.linear(spec, shared.device, shared.dtype)
         self._own(names, method)
         return method
+
+    @property
+    def _blocks(self) -> bool:
+        """Whether rows go in blocks: where a library multiplies them, and not a kernel of our own."""
+        return self._shared.fixed and self._shared.device.type == "cpu"
 
     def _own(self, names: Sequence[str], owner: Owner) -> None:
         for suffix, shapes in owner.shapes().items():

@@ -13,7 +13,8 @@ from octavo.common.registry import Registry
 @dataclass(frozen=True, kw_only=True)
 class LinearSpec:
     """One linear. ``outs``: widths of its parts, one a tensor of the checkpoint. ``act``: a gated activation over two
-    parts. ``adds``: it is called with a residual to add into."""
+    parts. ``adds``: it is called with a residual to add into. ``fixed``: no row's bits may depend on the number of
+    rows; on a CPU the layer sees to that."""
 
     name: str
     inner: int
@@ -21,6 +22,7 @@ class LinearSpec:
     bias: bool = False
     act: str | None = None
     adds: bool = False
+    fixed: bool = False
 
     @property
     def out(self) -> int:

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from octavo.device.kernels.joined import joined
+from octavo.device.kernels.joined import FIXED, joined
 from octavo.device.kernels.linear import linear, linear_add, pack, packed_linear, packed_rows, packs
 from octavo.device.quant.base import LinearSpec, Norm
 
@@ -15,7 +15,8 @@ class Plain:
     """No quantisation."""
 
     def linear(self, spec: LinearSpec, device: torch.device, dtype: torch.dtype) -> "PlainLinear":
-        if device.type == "cuda" and dtype != torch.float32 and find_spec("triton") is not None:
+        own = dtype != torch.float32 or spec.fixed
+        if device.type == "cuda" and own and find_spec("triton") is not None:
             return JoinedLinear(spec, device, dtype)
         return PlainLinear(spec, device, dtype)
 
@@ -91,4 +92,5 @@ class JoinedLinear(PlainLinear):
             gain, self._norm = self._norm.weight.float(), None
             for part in self.weight.split(4096):
                 part.copy_(part.float().mul_(gain))
-        return joined(x, self.weight, self.bias, eps=self._eps, act=self.spec.act, add=add)
+        how = FIXED if self.spec.fixed else None
+        return joined(x, self.weight, self.bias, eps=self._eps, act=self.spec.act, add=add, how=how)

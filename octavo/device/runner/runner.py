@@ -83,12 +83,13 @@ class ModelRunner:
         page: int,
         device: torch.device,
         logprobs_mode: LogprobsMode = "raw_logprobs",
+        fixed: bool = False,
     ):
         self.model = model
         self.vocab = vocab
         self.state = RequestState(rows, max_model_len, device)
         self.tables = BlockTables(len(groups), rows, max_model_len, page, device)
-        self.sampler = Sampler(self.state, vocab, device, logprobs_mode)
+        self.sampler = Sampler(self.state, vocab, device, logprobs_mode, fixed)
         self._normal = logprobs_mode.endswith("logprobs")
         self._groups = list(groups)
         self._bound = dict(bound)

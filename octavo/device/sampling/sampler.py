@@ -60,11 +60,19 @@ class Sampled:
 
 
 class Sampler:
-    """Keeps what requests ask of sampling, by row, and draws."""
+    """Keeps what requests ask of sampling, by row, and draws. ``fixed``: to the bit as if each row were alone."""
 
-    def __init__(self, state: RequestState, vocab: int, device: torch.device, mode: LogprobsMode = "raw_logprobs"):
+    def __init__(
+        self,
+        state: RequestState,
+        vocab: int,
+        device: torch.device,
+        mode: LogprobsMode = "raw_logprobs",
+        fixed: bool = False,
+    ):
         rows = Rows(state, vocab, device)
         self.vocab = vocab
+        self._fixed = fixed
         self._state = state
         self._raw = mode.startswith("raw")
         self._normal = mode.endswith("logprobs")
@@ -112,7 +120,8 @@ class Sampler:
         """What rows of these lengths need."""
         if (self._state.min_len.host[rows] > lens).any():
             return Draw.FULL
-        return Draw(int(self._draws[rows].max(initial=0)))
+        # what a neighbour needs must not decide how a row's logits are divided
+        return Draw(int(self._draws[rows].max(initial=Draw.CUT if self._fixed else Draw.GREEDY)))
 
     def flush(self) -> None:
         """What ``draw`` reads, to the device."""
@@ -207,7 +216,11 @@ class Sampler:
             if which.any():
                 at = torch.from_numpy(np.flatnonzero(which)).to(logits.device)
                 part = logits if which.all() else logits[at]
-                ids[at], scores[at] = how(part) if how is pick else draw(part, key[at])
+                if how is draw and self._fixed:
+                    found = [draw(*one) for one in zip(part.split(1), key[at].split(1), strict=True)]
+                    ids[at], scores[at] = (torch.cat(some) for some in zip(*found, strict=True))
+                else:
+                    ids[at], scores[at] = how(part) if how is pick else draw(part, key[at])
         for row in np.flatnonzero(random & cut).tolist():
             ids[row], scores[row] = self._draw_cut(logits[row], key[row])
         return ids, scores

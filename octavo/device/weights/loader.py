@@ -25,9 +25,16 @@ _log = logger(__name__)
 
 
 @torch.inference_mode()
-def load(section: ModelSection, device: torch.device, dtype: torch.dtype, positions: int | None = None) -> CausalLM:
+def load(
+    section: ModelSection,
+    device: torch.device,
+    dtype: torch.dtype,
+    positions: int | None = None,
+    fixed: bool = False,
+) -> CausalLM:
     """Build the model of ``section`` and fill it, tensor by tensor; memory holds each weight once. ``positions``: the
-    longest sequence that there will be, None for the longest that the model can do.
+    longest sequence that there will be, None for the longest that the model can do. ``fixed``: no row's bits depend on
+    the number of rows.
 
     Raises ``CheckpointError`` that names file and tensor, ``OutOfMemory`` before anything large is allocated.
     """
@@ -35,7 +42,7 @@ def load(section: ModelSection, device: torch.device, dtype: torch.dtype, positi
     positions = positions or facts.max_positions
     check(facts, device, dtype, positions)
     scheme = SCHEMES.load(section.quantization or "none")()
-    kit = Kit(device=device, dtype=dtype, scheme=scheme, eps=facts.norm_eps, positions=positions)
+    kit = Kit(device=device, dtype=dtype, scheme=scheme, eps=facts.norm_eps, positions=positions, fixed=fixed)
     kind = MODELS.load(facts.architecture)
     model = kind(facts, kit)
     source = open_source(section, {name: slot.shape for name, slot in kit.slots.items()})

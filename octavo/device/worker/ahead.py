@@ -45,9 +45,9 @@ def other_sizes(most: int) -> list[int]:
 
 
 def ahead_of(config: EngineConfig, platform: Platform, dtype: torch.dtype) -> "Ahead | None":
-    """None where no kernel is compiled, or none is known of the model."""
+    """None where no kernel is compiled, or it is not known which."""
     gpus = probe.gpus()
-    if not gpus or "triton" not in platform.attention:
+    if not gpus or "triton" not in platform.attention or config.device.deterministic:
         return None
     try:
         return Ahead(config, dtype, gpus[0].capability)
@@ -59,7 +59,9 @@ def ahead_of(config: EngineConfig, platform: Platform, dtype: torch.dtype) -> "A
 class Ahead:
     """Of a configuration, for GPUs of a compute capability; at work from the start on."""
 
-    def __init__(self, config: EngineConfig, dtype: torch.dtype, capability: tuple[int, int], processes: int = 0):
+    def __init__(
+        self, config: EngineConfig, dtype: torch.dtype, capability: tuple[int, int], processes: int | None = None
+    ):
         self._config, self._dtype, self._capability = config, dtype, capability
         self.mark = cache() / f"octavo-{self._key()}"
         self._warming: Warming | None = None
@@ -67,7 +69,7 @@ class Ahead:
         self.failed: list[str] = []
         if find_spec("triton") is None or self.mark.exists():
             return
-        self._warming = Warming(capability, processes or None)
+        self._warming = Warming(capability, processes)
         try:
             self._warming.add(self._first())
         except BaseException:

@@ -48,7 +48,8 @@ class Worker:
         with torch.inference_mode():
             # two at least: a trial step draws a token behind its prompt
             self._positions = max(2, config.schedule.max_model_len or config.model.facts.max_positions)
-            self._model: CausalLM = load(config.model, self._platform.device, self._dtype, self._positions)
+            fixed = config.device.deterministic
+            self._model: CausalLM = load(config.model, self._platform.device, self._dtype, self._positions, fixed)
         self._platform.settle()
         loaded = time.monotonic()
         self._phases = {"platform": started - begun, "load": loaded - started}
@@ -143,6 +144,7 @@ class Worker:
             page=layout.page,
             device=self._platform.device,
             logprobs_mode=self._config.device.logprobs_mode,
+            fixed=self._config.device.deterministic,
             platform=self._platform,
             lead=self._config.schedule.depth + (REPEAT if self._config.schedule.burst_ms else 1),
             eager=self._config.device.enforce_eager,
@@ -201,6 +203,11 @@ class Worker:
             if need not in chosen:
                 chosen[need] = select(need, self._platform.attention, wanted, made)
             self._backends[layer.name] = chosen[need][0]
+        if self._config.device.deterministic:
+            for name, backend in made.items():
+                if not hasattr(backend, "fixed"):
+                    raise ConfigError(f"--deterministic: the attention backend {name!r} cannot be")
+                backend.fixed = True
         self._reasons = {"attention": ", ".join(dict.fromkeys(reason for _, reason in chosen.values()))}
 
     def _sleep(self, level: int) -> dict[str, int]:
@@ -227,7 +234,8 @@ class Worker:
         if "weights" in tags:
             if not hasattr(self, "_model"):
                 with torch.inference_mode():
-                    self._model = load(self._config.model, self._platform.device, self._dtype, self._positions)
+                    fixed = self._config.device.deterministic
+                    self._model = load(self._config.model, self._platform.device, self._dtype, self._positions, fixed)
                 self._choose_backends()
             if self._away is not None:
                 self._away.back()
