@@ -19,7 +19,11 @@ class Stream:
     def __init__(self, group: Group, close: Callable[[Group], None], close_soon: Callable[[Group], None]):
         self._group, self._close, self._close_soon = group, close, close_soon
         self._news = asyncio.Event()
-        group.wake = self._news.set
+        self._waits = False
+        self._tell: Callable[[RequestOutput], None] | None = None
+        self._ready: Callable[[], bool] = bool
+        self._broken: Exception | None = None
+        group.wake = self._wake
 
     @property
     def request_id(self) -> str:
@@ -51,6 +55,27 @@ class Stream:
         assert last is not None
         return last
 
+    def shorten(self, tell: Callable[[RequestOutput], None], ready: Callable[[], bool]) -> None:
+        """From now on, while whoever iterates waits for an output and ``ready()`` is true, give it to ``tell`` instead,
+        in the very call that reads the engine's reply: no task wakes for it. How the request ends, and what ``tell``
+        raises, is left to the iteration."""
+        self._tell, self._ready = tell, ready
+
+    def _wake(self) -> None:
+        group = self._group
+        # Whoever iterates has taken all that was told before, or it is not this call's turn.
+        idle = self._waits and not self._news.is_set() and group.error is None and not group.finished
+        if self._tell is None or not idle or not self._ready():
+            self._news.set()
+            return
+        try:
+            output = group.take()
+            if output is not None:
+                self._tell(output)
+        except Exception as error:
+            self._broken = error
+            self._news.set()
+
     def __aiter__(self) -> AsyncIterator[RequestOutput]:
         return self._outputs()
 
@@ -61,6 +86,8 @@ class Stream:
                 news.clear()  # before the look: what comes while the consumer has an output must not be missed
                 if group.error is not None:
                     raise group.error
+                if self._broken is not None:
+                    raise self._broken
                 output = group.take()
                 if output is not None:
                     yield output
@@ -68,8 +95,11 @@ class Stream:
                         return
                 elif group.finished:
                     return
+                self._waits = True
                 await news.wait()
+                self._waits = False
         finally:
+            self._waits = False
             self._close(group)
 
     async def admitted(self, timeout: float) -> None:

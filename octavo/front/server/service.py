@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +24,13 @@ from octavo.front.server.keys import caller
 from octavo.front.server.openai.schema import SamplingBody
 from octavo.front.server.openai.structured import structured
 from octavo.front.server.options import Options
+from octavo.front.stream import Stream
 from octavo.outputs import RequestOutput
 from octavo.params import SamplingParams
 
 if TYPE_CHECKING:
     from octavo.front.beam import BeamStream
-    from octavo.front.engine import AsyncEngine, Stream
+    from octavo.front.engine import AsyncEngine
     from octavo.front.server.peers import Peers
     from octavo.front.tokenizers.base import Tokenizer
 
@@ -261,6 +262,12 @@ class Work:
     def __init__(self, service: Service, streams: "Sequence[Stream | BeamStream]"):
         self.streams = streams
         self._service = service
+
+    def shorten(self, tell: Callable[[int, RequestOutput], None], ready: Callable[[], bool]) -> None:
+        """As ``Stream.shorten``, for all of them; ``tell`` is given the stream's number too."""
+        for place, stream in enumerate(self.streams):
+            if isinstance(stream, Stream):
+                stream.shorten(functools.partial(tell, place), ready)
 
     def close(self) -> None:
         self._service.open.discard(self)

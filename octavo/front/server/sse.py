@@ -14,6 +14,8 @@ from octavo.front.server.errors import Disconnected, describe, encode, respond
 from octavo.front.server.protocol import DIRECT
 
 T = TypeVar("T")
+#: Writes a frame to the connection; False where it did not, and asked with b"" whether it would (``protocol``).
+Write = Callable[[bytes], bool]
 DONE = b"data: [DONE]\n\n"
 _log = logger(__name__)
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
@@ -56,17 +58,25 @@ class EventStream(Response):
     (``protocol.DIRECT``): the layers around the routes have nothing to do with them. A slow client holds up only
     itself: what comes meanwhile is merged at the source (``front.engine``'s streams), so that memory stays bounded. A
     client that goes away cancels ``frames``. An error becomes an event, since the status is out, but where the core
-    turns the request away before its first event. ``close`` is called at the end, whatever the end is.
+    turns the request away before its first event. ``close`` is called at the end, whatever the end is. ``shorten`` is
+    told how to write frames past ``frames`` while that waits (``front.stream``): the source's own shortest way.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, frames: AsyncGenerator[bytes], close: Callable[[], None], end: bytes = DONE):
+    def __init__(
+        self,
+        frames: AsyncGenerator[bytes],
+        close: Callable[[], None],
+        end: bytes = DONE,
+        shorten: Callable[[Write], None] | None = None,
+    ):
         super().__init__(headers=_HEADERS)
         del self.headers["content-length"]
         self._frames = frames
         self._close = close
         self._end = end
+        self._shorten = shorten
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -88,6 +98,8 @@ class EventStream(Response):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             if first:
                 await send({"type": "http.response.body", "body": first, "more_body": True})
+            if self._shorten is not None and write is not _cannot:
+                self._shorten(write)
             try:
                 async for data in frames:
                     if not write(data):

@@ -1,6 +1,6 @@
 """POST /v1/chat/completions."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -33,7 +33,7 @@ from octavo.front.server.openai.schema import (
 )
 from octavo.front.server.openai.turn import ChatTurn
 from octavo.front.server.routing import ERRORS, JSONRoute
-from octavo.front.server.service import Service
+from octavo.front.server.service import Service, Work
 from octavo.front.server.sse import frame
 from octavo.outputs import CompletionOutput, RequestOutput
 from octavo.params import SamplingParams
@@ -157,9 +157,15 @@ class ChatJob(Job[ChatBody]):
 
     # -- stream --
 
-    async def news(self, continuous: bool) -> AsyncIterator[list[Any]]:
-        async for news in self.turn:
-            yield self._tell(news, self.tally.chunk() if continuous else None)
+    @property
+    def work(self) -> Work:
+        return self.turn.work
+
+    def tell(self, place: int, output: RequestOutput) -> list[Any]:
+        found: list[Any] = []
+        for news in self.turn.news(output):
+            found += self._tell(news, self.tally.chunk() if self.continuous else None)
+        return found
 
     def _tell(self, news: News, usage: UsageChunk | None) -> list[Any]:
         index, events = news.index, news.events

@@ -1,6 +1,6 @@
 """POST /v1/completions."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -18,7 +18,7 @@ from octavo.front.server.openai.schema import (
     CompletionLogprobs,
 )
 from octavo.front.server.routing import ERRORS, JSONRoute
-from octavo.front.server.service import Service, Work, merged
+from octavo.front.server.service import Service, Work
 from octavo.front.server.sse import frame
 from octavo.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from octavo.params import SamplingParams
@@ -90,20 +90,25 @@ class CompletionJob(Job[CompletionBody]):
         if self._work is not None:
             self._work.close()
 
+    @property
+    def work(self) -> Work:
+        assert self._work is not None, "it was not started"
+        return self._work
+
     async def answer(self) -> CompletionAnswer:
-        assert self._work is not None
-        outputs = [await stream.final() for stream in self._work.streams]
+        outputs = [await stream.final() for stream in self.work.streams]
         for place, output in enumerate(outputs):
             self.tally.count(place, output)
             output.outputs.sort(key=lambda choice: choice.index)
         return self.whole(outputs)
 
-    async def news(self, continuous: bool) -> AsyncIterator[list[Any]]:
-        assert self._work is not None
-        async for place, output in merged(self._work.streams):
-            self.tally.count(place, output)
-            usage = self.tally.chunk() if continuous else None
-            yield [chunk for choice in output.outputs for chunk in self._tell(place, output, choice, usage)]
+    def tell(self, place: int, output: RequestOutput) -> list[Any]:
+        self.tally.count(place, output)
+        usage = self.tally.chunk() if self.continuous else None
+        found: list[Any] = []
+        for choice in output.outputs:
+            found += self._tell(place, output, choice, usage)
+        return found
 
     def whole(self, outputs: Sequence[RequestOutput]) -> CompletionAnswer:
         """The answer that the prompts' last outputs make."""

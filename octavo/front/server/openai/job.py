@@ -1,7 +1,8 @@
 """Job: one request of a generating route, answered whole or as a stream. Chat and completions fill in the shapes."""
 
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -17,8 +18,8 @@ from octavo.front.server.openai.schema import (
     SamplingBody,
     Usage,
 )
-from octavo.front.server.service import Service
-from octavo.front.server.sse import EventStream, frame, unless_gone
+from octavo.front.server.service import Service, Work, merged
+from octavo.front.server.sse import EventStream, Write, frame, unless_gone
 from octavo.outputs import RequestOutput
 from octavo.params import SamplingParams
 
@@ -72,7 +73,7 @@ class Tally:
 
 
 class Job(ABC, Generic[B]):
-    """``start`` hands the request to the engine; what comes back is told chunk by chunk (``news``) or whole.
+    """``start`` hands the request to the engine; what comes back is told chunk by chunk (``tell``) or whole.
 
     ``prompts`` and ``params`` are what the engine is given; ``whole`` makes the answer of last outputs.
     """
@@ -89,6 +90,9 @@ class Job(ABC, Generic[B]):
         asked = body.return_tokens_as_token_ids
         self.as_ids = service.options.tokens_as_ids if asked is None else asked
         self.tally = Tally()
+        options = body.stream_options
+        #: Whether each chunk has the usage so far.
+        self.continuous = bool(options and options.continuous_usage_stats)
 
     @property
     def asked_max_tokens(self) -> int | None:
@@ -119,9 +123,14 @@ class Job(ABC, Generic[B]):
     async def answer(self) -> Answer:
         """The answer in one piece, once it is there."""
 
+    @property
     @abstractmethod
-    def news(self, continuous: bool) -> AsyncIterator[list[Any]]:
-        """Chunks as they come: structs, or frames already encoded. ``continuous``: each with the usage so far."""
+    def work(self) -> Work:
+        """The engine's streams, once started."""
+
+    @abstractmethod
+    def tell(self, place: int, output: RequestOutput) -> list[Any]:
+        """The chunks of what is new of stream number ``place``: structs, or frames already encoded."""
 
     @abstractmethod
     def last(self, usage: UsageChunk) -> Any:
@@ -131,7 +140,7 @@ class Job(ABC, Generic[B]):
         """Answers; a client that goes away meanwhile aborts its requests."""
         if self.body.stream:
             await unless_gone(request.receive, self.start())
-            return EventStream(self._frames(), self.close)
+            return EventStream(self._frames(), self.close, shorten=self._shorten)
         answer = await unless_gone(request.receive, self._whole())
         return Response(answer.model_dump_json(), media_type="application/json")
 
@@ -143,11 +152,20 @@ class Job(ABC, Generic[B]):
             self.close()
 
     async def _frames(self) -> AsyncGenerator[bytes]:
+        async for place, output in merged(self.work.streams):
+            if told := self._told(place, output):
+                yield told
         options = self.body.stream_options
-        async for chunks in self.news(bool(options and options.continuous_usage_stats)):
-            if chunks:
-                yield b"".join(
-                    [chunk if type(chunk) is bytes else frame(msgspec.json.encode(chunk)) for chunk in chunks]
-                )
         if self.service.options.force_usage or (options and options.include_usage):
             yield frame(msgspec.json.encode(self.last(self.tally.chunk())))
+
+    def _told(self, place: int, output: RequestOutput) -> bytes:
+        return b"".join(
+            [chunk if type(chunk) is bytes else frame(msgspec.json.encode(chunk)) for chunk in self.tell(place, output)]
+        )
+
+    def _shorten(self, write: Write) -> None:
+        def tell(place: int, output: RequestOutput) -> None:
+            write(self._told(place, output))
+
+        self.work.shorten(tell, functools.partial(write, b""))

@@ -3,7 +3,7 @@
 Streams and whole answers are made of the same events, so that they cannot differ (``news``).
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -133,8 +133,7 @@ class ChatTurn:
     @property
     def prompt_ids(self) -> list[int]:
         """Once started."""
-        assert self._work is not None
-        return self._work.streams[0].prompt_token_ids
+        return self.work.streams[0].prompt_token_ids
 
     async def prompt(self) -> list[int]:
         """Token ids of the conversation, before they are cut to ``truncate_prompt_tokens``."""
@@ -199,13 +198,23 @@ class ChatTurn:
     def __aiter__(self) -> AsyncIterator[News]:
         return self._news()
 
-    async def _news(self) -> AsyncIterator[News]:
+    @property
+    def work(self) -> Work:
+        """Once started."""
         assert self._work is not None, "the turn was not started"
-        async for output in self._work.streams[0]:
-            self.last = output
-            self.tally.count(0, output)
-            for choice in output.outputs:
-                yield self.read(output, choice)
+        return self._work
+
+    async def _news(self) -> AsyncIterator[News]:
+        async for output in self.work.streams[0]:
+            for news in self.news(output):
+                yield news
+
+    def news(self, output: RequestOutput) -> Iterator[News]:
+        """What an output of the engine tells."""
+        self.last = output
+        self.tally.count(0, output)
+        for choice in output.outputs:
+            yield self.read(output, choice)
 
     def read(self, output: RequestOutput, choice: CompletionOutput) -> News:
         """The news that the engine's output of one answer holds."""
