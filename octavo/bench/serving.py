@@ -274,12 +274,14 @@ async def _one(session: Any, url: str, size: int, body: dict[str, Any]) -> Answe
 
 
 def _plain(line: bytes) -> bool:
-    """Whether a line is a chunk of a completion with text and nothing more: most lines are, and reading JSON would be
-    most of their price. (A quotation mark within a text has a backslash before it.)"""
+    """Whether a line is a chunk of a completion with text and nothing more: most lines are, and need no JSON read. (A
+    quotation mark within a text has a backslash before it.)"""
     return (
         line.startswith(b'data: {"')
         and b'"text":"' in line
-        and not any(word in line for word in (b'"usage":{', b'"usage": {', b'"error":'))
+        and b'"usage":{' not in line
+        and b'"usage": {' not in line
+        and b'"error":' not in line
     )
 
 
