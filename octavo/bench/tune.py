@@ -55,14 +55,22 @@ class GraphClock:
 
     def __init__(self) -> None:
         self._stream = torch.cuda.Stream()
+        self._pool = torch.cuda.graph_pool_handle()
+        self._last: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, run: Callable[[int], object], copies: int) -> float:
+        torch.cuda.synchronize()
         with torch.cuda.stream(self._stream):
             run(0)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=self._stream):
+            # not by torch's context, which collects garbage each time
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
                 for number in range(copies):
                     run(number)
+            finally:
+                graph.capture_end()
+            self._last = graph  # the pool lives as long as one of its graphs
             best = float("inf")
             for _ in range(5):
                 begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

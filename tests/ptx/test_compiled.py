@@ -2,6 +2,7 @@
 
 import re
 from functools import lru_cache
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from octavo.device.sampling.sampler import Draw
 from octavo.device.worker.variants import needed
 from tests.ptx.compiled import SHARED, Made, compiled
 
-pytest.importorskip("triton")
+# not imported here: whether its interpreter is on is decided then
+pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton")
 
 #: Rows of decode steps, and (tokens, rows) of steps with pieces of prompt.
 SIZES = (1, 8, 32, 64, 128, 256)

@@ -51,15 +51,19 @@ def variant(kernel: Any, args: tuple[Any, ...], pdl: int, options: dict[str, Any
     """Of a launch on a GPU that has programmatic dependent launch if ``pdl`` is not 0."""
     more = {"PDL": pdl} | ({"launch_pdl": True} if pdl else {})
     made = tuple(sorted((options | more).items()))
-    return Variant(kernel.fn.__module__, kernel.fn.__name__, tuple(map(_argument, args)), made)
+    alike = getattr(kernel, "do_not_specialize", None) or ()
+    names = kernel.fn.__code__.co_varnames
+    given = tuple(_argument(arg, name in alike) for name, arg in zip(names, args, strict=False))
+    return Variant(kernel.fn.__module__, kernel.fn.__name__, given, made)
 
 
-def _argument(value: Any) -> Pointer | int | float | bool:
+def _argument(value: Any, alike: bool) -> Pointer | int | float | bool:
+    """``alike``: a whole number is as good as another."""
     if isinstance(value, Tensor):
         return Pointer(NAMES[value.dtype], value.storage_offset() * value.itemsize % _ALIGNED == 0)
-    if isinstance(value, int) and not isinstance(value, bool) and value != 1:
+    if isinstance(value, int) and not isinstance(value, bool) and (alike or value != 1):
         wide = 1 << 40 if not -(1 << 31) <= value < 1 << 31 else 0
-        return wide + (_ALIGNED if value % _ALIGNED == 0 else _ALIGNED + 1)
+        return wide + (_ALIGNED if value % _ALIGNED == 0 and not alike else _ALIGNED + 1)
     return 0.0 if isinstance(value, float) else value
 
 

@@ -145,7 +145,7 @@ def _span(length, window, OWN: tl.constexpr, TILE: tl.constexpr, WINDOW: tl.cons
     return low, end, first, tl.cdiv(end, TILE) - first
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["window", "table_stride"])
 def decode(
     qkv,
     cache,
@@ -393,7 +393,7 @@ def decode(
         tl.store(place, (acc / total[:, None]).to(out.dtype.element_ty), mask=here)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["window"])
 def merge(
     parts,
     stats,
@@ -497,7 +497,7 @@ def _tile(
     return mn, total, acc
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "window", "table_stride"])
 def pieces(
     qkv,
     cache,

@@ -127,7 +127,7 @@ def _fetch(pointers):
         )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def tile(
     x,
     w,

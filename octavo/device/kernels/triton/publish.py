@@ -6,7 +6,7 @@ import triton.language as tl
 from octavo.device.kernels.triton.pdl import await_inputs, release
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "width"])
 def publish(
     tokens,
     counts,

@@ -10,7 +10,7 @@ import triton.language as tl
 from octavo.device.kernels.triton.pdl import INTERPRETED, await_inputs, release
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def keys(seeds, positions, out, count, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """splitmix64 of (seed, position), two 32-bit halves each."""
     release(PDL)

@@ -6,7 +6,7 @@ import triton.language as tl
 from octavo.device.kernels.triton.pdl import await_inputs, release
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch"])
 def inputs(
     rows,
     takes,
@@ -67,7 +67,7 @@ def inputs(
             tl.store(index + first + o, (o * 0 + me).to(tl.int64), mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "width", "stride"])
 def slots(
     positions,
     token_rows,
@@ -93,7 +93,7 @@ def slots(
     tl.store(out + i, tl.where(living != 0, page * PAGE + at % PAGE, 0), mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch", "draws", "stop_stride"])
 def commit(
     rows,
     seq_lens,

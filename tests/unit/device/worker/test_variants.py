@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from octavo.device.kernels.variants import Pointer
 from octavo.device.sampling.sampler import Draw
 from octavo.device.worker.variants import needed, walk
 
-pytest.importorskip("triton")
+# not imported here: whether its interpreter is on is decided then
+pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton")
 QWEN = ModelFacts(
     architecture="Qwen3ForCausalLM", vocab=151936, hidden=1024, layers=1, q_heads=16, kv_heads=8, head_dim=128,
     ffn=3072, max_positions=40960, tied=True,
