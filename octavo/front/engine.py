@@ -318,11 +318,12 @@ class AsyncEngine:
         if self._loop is None or self.dead is not None:
             return
         try:
-            for reply in self._core.poll(0.0):
+            replies = self._core.poll(0.0)
+            if replies:
                 self._heard = time.monotonic()
-                over = self._desk.read(reply)
-                if over:
-                    self._core.abort(over, AbortReason.STOP_STRING)
+            if over := self._desk.read(*replies):
+                self._core.abort(over, AbortReason.STOP_STRING)
+            for reply in replies:
                 if reply.stats is not None:
                     tell_all(self._stats, reply.stats)
         except EngineDead as error:

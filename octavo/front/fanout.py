@@ -244,12 +244,19 @@ class Desk:
             self.close(group, "error")
             tell_all((group.wake,))
 
-    def read(self, reply: StepReply) -> list[int]:
-        """Give a reply to whom it belongs: the handles that the core must end, since a stop string ended their answers.
+    def read(self, *replies: StepReply) -> list[int]:
+        """Give replies to whom they belong: the handles that the core must end, as a stop string ended their answers.
+        A request is woken once for all of them: a front that is behind its core tells fewer and longer pieces.
 
         Tokens of handles that are no longer open are dropped: they crossed the abort. Nothing is raised: what cannot be
         read fails the requests that it is about, each with a word to its caller, and no others.
         """
+        woken: dict[int, Group] = {}
+        over = [handle for reply in replies for handle in self._read(reply, woken)]
+        tell_all([group.wake for group in woken.values()])
+        return over
+
+    def _read(self, reply: StepReply, woken: dict[int, Group]) -> list[int]:
         touched: dict[int, Group] = {}
         try:
             self._answers(reply, touched)
@@ -264,7 +271,7 @@ class Desk:
         for group in touched.values():
             if group.error is not None:
                 over += self.close(group, "error")
-        tell_all([group.wake for group in touched.values()])
+        woken |= touched
         return over
 
     def _answers(self, reply: StepReply, touched: dict[int, Group]) -> None:

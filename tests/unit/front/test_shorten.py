@@ -137,6 +137,21 @@ def test_who_waits_is_passed_by_and_who_does_not_is_not():
     run(main())
 
 
+def test_replies_that_come_together_make_one_piece():
+    async def main():
+        bench = Bench()
+        job = asyncio.ensure_future(bench.iterate())
+        bench.shorten()
+        for _ in range(2):
+            await asyncio.sleep(0)
+        bench.desk.read(*(_reply(bench.group.handles[0], [token]) for token in (10, 11, 12)))
+        assert (bench.short, [token for _, token, _ in bench.told]) == (1, [10, 11, 12])
+        bench.finish(0)
+        await job
+
+    run(main())
+
+
 @pytest.mark.parametrize("how", ["raises", "fails", "dies", "leaves", "aborted"])
 def test_ends(how):
     async def main():
