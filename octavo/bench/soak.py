@@ -40,7 +40,7 @@ COLUMNS = (
 )
 SERVER = "octavo.testing.stamped"
 #: Seconds within which a server comes to rest, or ends.
-_REST = 60.0
+_REST = 240.0
 _SAMPLES = 20
 #: API processes that are killed one after another.
 _KILLED = 3

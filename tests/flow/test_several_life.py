@@ -186,7 +186,9 @@ def test_the_parent_is_killed(tmp_path):
 
 
 def test_a_signal_while_it_loads(tmp_path):
-    with served(tmp_path) as server:
+    brake = tmp_path / "brake"
+    brake.write_text("inf")
+    with served(tmp_path, brake=str(brake)) as server:
         server.until("all processes", lambda: len(psutil.Process(server.process.pid).children()) == 3)
         processes = psutil.Process(server.process.pid).children()
         server.process.terminate()
