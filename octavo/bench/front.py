@@ -7,6 +7,7 @@ moment when the client has the bytes of its chunk.
 
 import asyncio
 import json
+import re
 import tempfile
 import time
 from array import array
@@ -20,12 +21,13 @@ import numpy as np
 from octavo.bench import report
 from octavo.bench.child import Child
 from octavo.launch.listening import runner
-from octavo.testing.stamped import SAID
 
 COLUMNS = (
     "workload", "out_tok_s", "tokens_per_chunk", "added_ms_p50", "added_ms_p99", "added_ms_max", "front_us_per_token",
     "engine_us_per_token", "client_us_per_token", "front_rss_mb",
 )  # fmt: skip
+#: A token in an answer's text, JSON or not, as ``octavo.testing.stamped`` says it.
+_SAID = re.compile(rb"<filler (\d+)>")
 #: Seconds that a run may take beyond what its tokens need.
 _PATIENCE = 300.0
 #: Bytes that a token has at most.
@@ -63,7 +65,7 @@ class _Seen:
         for now, data in arrivals:
             data, end = rest + data, 0
             before = len(self.tokens)
-            for said in SAID.finditer(data):
+            for said in _SAID.finditer(data):
                 self.tokens.append(int(said[1]))
                 end = said.end()
             rest = data[max(end, len(data) - _LONGEST) :]

@@ -2,13 +2,12 @@
 
 Token ids are step numbers, counted from ``FIRST`` (and again from there, at the vocabulary's end). The file ``stamps``
 holds, at each such id, the monotonic second in which the step's tokens were ready, and a token's text says its id
-(``SAID``): whoever sees one knows how long it was on its way.
+(``<filler 1024>``): whoever sees one knows how long it was on its way.
 
     python -m octavo.testing.stamped FOLDER STEP_SECONDS [flags of octavo serve]
 """
 
 import json
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -25,8 +24,6 @@ WORKER = "octavo.testing.stamped:StampedWorker"
 VOCAB = 1 << 15
 #: Ids before it are bytes, words and special tokens.
 FIRST = 1 << 10
-#: A token in an answer's text, JSON or not.
-SAID = re.compile(rb"<filler (\d+)>")
 STAMPS = "stamps"
 MAX_LENGTH = 4096
 
