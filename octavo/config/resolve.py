@@ -392,6 +392,8 @@ def policy(facts: Facts) -> tuple[str, str]:
 @decides("schedule.depth")
 def depth(facts: Facts) -> tuple[int, str]:
     asked = facts.args.async_scheduling
+    if asked is None and facts.args.speculative_config is not None:
+        return 1, "who guesses what a request says next must know its last token"
     if asked is None:
         on_cpu = facts.decided["device.platform"] == "cpu"
         return (1, "the model runs on the cores that would plan") if on_cpu else (2, "plans while the device works")

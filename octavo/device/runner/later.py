@@ -1,7 +1,8 @@
 """The runner of a device that works on after a call has returned: nothing here waits for it.
 
 Tokens come back through the ring, the rest by copies behind an event; decode steps and steps with pieces of prompt are
-graphs (``runner.decode``, ``runner.mixed``), except where a row wants stages or log-probabilities.
+graphs (``runner.decode``, ``runner.mixed``), except where a row wants stages or log-probabilities. A step with drafts
+to verify is the exception: it is waited for.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,8 +47,6 @@ def make_runner(*args: Any, platform: Platform, lead: int, eager: bool, **option
 
 class AsyncRunner(ModelRunner):
     """Made after the cache, as ``ModelRunner``."""
-
-    drafts = 0
 
     def __init__(
         self,
@@ -118,7 +117,9 @@ class AsyncRunner(ModelRunner):
         self._known = None
 
     def _run_body(self, body: Body, ahead: int) -> None:
-        if self._decode is not None and (body.decode is not None or self._decode.takes(body.plan)):
+        if len(body.plan.draft_tokens):
+            super()._run_body(body, ahead)
+        elif self._decode is not None and (body.decode is not None or self._decode.takes(body.plan)):
             body.decode = self._decode.body(body.plan.rows)
         elif self._mixed is not None and self._plain(body.plan) and self._mixed.takes(body.plan):
             body.mixed = self._mixed.body(body.plan)
@@ -135,6 +136,8 @@ class AsyncRunner(ModelRunner):
         plan = body.plan
         if not len(plan.rows):
             return DoneTicket(nothing(plan, step))
+        if body.batch is not None and body.batch.windows is not None:
+            return super()._tail(body, masks, step)  # whether its drafts were right must be known before the next plan
         if body.decode is not None:  # all of its rows draw
             sampled, rows = self._places[: len(plan.rows)], plan.rows
         else:

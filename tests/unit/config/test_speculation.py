@@ -73,3 +73,11 @@ def test_a_cpu_verifies_what_grammars_force_unless_told_otherwise(tmp_path):
     found = resolve(EngineArgs.of({"model": model})).schedule.speculation
     assert (found.method, found.asked) == ("grammar", False)
     assert resolve(EngineArgs.of({"model": model, "async_scheduling": True})).schedule.speculation is None
+
+
+def test_who_asks_for_drafts_has_no_step_in_flight_before_its_last_token_is_known(tmp_path):
+    asked = {"model": str(fake_model(tmp_path)), "device": "cuda"}
+    assert resolve(EngineArgs.of(asked)).schedule.depth == 2
+    config = resolve(EngineArgs.of(asked | {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}))
+    assert config.schedule.depth == 1
+    assert "last token" in config.why["schedule.depth"]

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device.double import VOCAB, Driver, Request, TinyModel, alone
+from device.double import VOCAB, Asynchronous, Driver, PagedAttention, Request, TinyModel, alone
 from octavo.device.kernels.step_out import commit, commit_windows
 from octavo.device.runner import runner as runner_module
 from octavo.wire.arrays import ints
@@ -50,6 +50,18 @@ def drive(driver, requests, expected, rng, wrong):
         for request in [r for r in live if r.done]:
             driver.release(request)
         live = [r for r in live if not r.done]
+
+
+@settings(max_examples=3)
+@given(st.integers(0, 2**31), st.sampled_from((None, 5)), st.sampled_from((0.0, 0.3, 1.0)), st.booleans())
+def test_an_asynchronous_device_verifies_them_between_its_graphs(seed, window, wrong, eager):
+    model = TinyModel(window=window)
+    expected = [alone(r, model=model) for r in requests_of(seed)]
+    requests = requests_of(seed)
+    more = {"backend": PagedAttention(), "platform": Asynchronous(), "lead": 2, "eager": eager}
+    driver = Driver(model, rows=4, page=4, seed=seed, **more)
+    drive(driver, requests, expected, np.random.default_rng(seed), wrong)
+    assert [r.said for r in requests] == expected
 
 
 @settings(max_examples=6)
