@@ -1,8 +1,9 @@
 """`octavo serve --api-server-count N`: N API processes before one engine, and this one, which starts and ends them.
 
-This process listens and hands each connection to the next API process in turn. (Measured once each, 256
-connections to four processes, in a burst or 3 ms apart: the fullest gets 1.0 times the mean so, 1.05 to 1.23 times with SO_REUSEPORT, 1.4 to 2.3 times where all
-listen on one socket. And one that dies takes no waiting connection with it, nor can another server share the port.)
+This process listens and hands each connection to the next API process in turn. (Measured once each, 256 connections to
+four processes, in a burst or 3 ms apart: the fullest gets 1.0 times the mean so, 1.05 to 1.23 times with SO_REUSEPORT,
+1.4 to 2.3 times where all listen on one socket. And a process that dies takes no waiting connection with it, nor can
+another server share the port.)
 It is the engine's first client: it hears its statistics, and the metrics that it keeps outlive every API process.
 
 An API process that dies loses its own requests, which the engine aborts and the metrics count as such; the others go
