@@ -42,6 +42,8 @@ class Made:
 
 def compiled(variants: Sequence[Variant]) -> list[Made]:
     """Compile them all, in one process a core."""
+    if not variants:
+        return []
     count = max(1, min(len(os.sched_getaffinity(0)), len(variants)))
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     parts = [variants[start::count] for start in range(count)]

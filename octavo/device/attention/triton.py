@@ -39,7 +39,7 @@ class Decode(NamedTuple):
 def choose(pairs: int, group: int, head_dim: int) -> Decode:
     """For (row, key-value head) pairs, rounded up to a power of two, of ``group`` query heads each."""
     known = tuned.decode(pairs, group, head_dim)
-    if known is None or ((how := Decode(*known)).splits > 1 and pairs * how.splits > SPLIT_LIMIT):
+    if known is None or ((how := Decode._make(known)).splits > 1 and pairs * how.splits > SPLIT_LIMIT):
         return rule(pairs)
     return how
 
@@ -73,7 +73,7 @@ def choose_pieces(wide: int, item: int) -> Pieces:
     """For heads that are ``wide`` and numbers of ``item`` bytes."""
     if item > 2:
         return Pieces(64 if wide <= 128 else 32, 32, 2, 4)
-    return Pieces(128, 64, 3, 8) if wide <= 128 else Pieces(64, 64, 2, 4)
+    return Pieces(128, 64, 3, 8) if wide <= 128 else Pieces(64, 64, 2, 8)  # with 4 warps registers spill
 
 
 def choose_ready(heads: int) -> tuple[int, int]:
