@@ -62,9 +62,9 @@ def run(core: EngineCore, requests: list[EngineRequest], each: int = 99) -> dict
 
 
 def bits(told: Told) -> tuple:
-    """Tokens and log-probabilities; those of a prompt only where all were computed."""
-    arrays = [(one.ids.tobytes(), one.values.tobytes(), one.ranks.tobytes()) for one in told.logprobs]
-    return told.tokens, b"".join(a + b + c for a, b, c in arrays)
+    """Tokens and log-probabilities, whether they came one by one or several at once."""
+    parts = [[getattr(one, name).tobytes() for one in told.logprobs] for name in ("ids", "values", "ranks")]
+    return told.tokens, *map(b"".join, parts)
 
 
 def requests_of(seed: int, count: int = 4) -> list[EngineRequest]:
