@@ -7,7 +7,7 @@ another server share the port.)
 It is the engine's first client: it hears its statistics, and the metrics that it keeps outlive every API process.
 
 An API process that dies loses its own requests, which the engine aborts and the metrics count as such; the others go
-on, and it is started again. One that cannot serve again ends the server with status 1.
+on, and it is started again. One that cannot serve again, or ends again and again, ends the server with status 1.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ import errno
 import os
 import signal
 import socket
+from collections import defaultdict, deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 #: Seconds that API processes may take to serve once the engine can.
 PATIENCE = 300.0
+#: So many ends of an API process within so many seconds end the server: what ends it does not go away.
+ENDS, WITHIN = 5, 60.0
 #: Connections that are accepted before others get their turn; seconds until the next try where no file can be opened.
 _AT_ONCE, _PAUSE = 64, 0.1
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -87,6 +90,19 @@ class API:
         self.child.close()
 
 
+class Ends:
+    """When API processes ended, by their number."""
+
+    def __init__(self) -> None:
+        self._at: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=ENDS))
+
+    def many(self, number: int, now: float) -> bool:
+        """Whether that one, which ends ``now``, does so for the ``ENDS``th time within ``WITHIN`` seconds."""
+        at = self._at[number]
+        at.append(now)
+        return len(at) == ENDS and now - at[0] <= WITHIN
+
+
 class Several:
     """A context manager: within it there are API processes. ``client`` is of an engine that is on its way."""
 
@@ -105,6 +121,7 @@ class Several:
         self.status = 0
         self._apis: dict[int, API] = {}
         self._clients = client.client
+        self._ends = Ends()
         self._turn = 0
         self._ending = False
         self._listening = False
@@ -151,12 +168,13 @@ class Several:
         late = loop.call_later(
             PATIENCE, self._fail, EngineDead(f"an API process did not serve within {PATIENCE:.0f} s")
         )
-        while not (self._ending or all(api.serves for api in self._apis.values())):
+        while not (self._ending or self._gone or all(api.serves for api in self._apis.values())):
             self._news.clear()
             await self._news.wait()
         late.cancel()
-        if not self._ending:
+        if not (self._ending or self._gone):
             self._listen()
+        if self._listening:
             self.announced.say()
         await self._over.wait()
         if self._error is not None:
@@ -179,6 +197,7 @@ class Several:
         _log.error("the engine is dead: %s", reason)
         loop = asyncio.get_running_loop()
         loop.remove_reader(self.client.fd)
+        self._news.set()
         if not self._ending:  # a signal to the whole group ends the engine too, which is no failure
             self.status = 1
         # API processes say so for a while, then they end by themselves.
@@ -254,12 +273,14 @@ class Several:
         if self._ending or self._gone:
             if not self._apis:
                 self._over.set()
-        elif api.serves:
+        elif not api.serves:
+            self._fail(api.word.exception if api.word else EngineDead(f"{how} before it could serve"))
+        elif self._ends.many(api.number, loop.time()):
+            self._fail(EngineDead(f"{how}; so it ended {ENDS} times within {WITHIN:.0f} seconds"))
+        else:
             _log.warning("%s; it is started again", how)
             self._start(api.number)
             self._watch(self._apis[api.number])
-        else:
-            self._fail(api.word.exception if api.word else EngineDead(f"{how} before it could serve"))
 
     # Connections.
 
@@ -293,6 +314,8 @@ class Several:
                 return
             self._held.close()
             self._held = None
+        if self._listening:
+            loop.add_reader(self.listener, self._accept)  # more may wait, and it may be a pause that is over
 
     def _hand_on(self, connection: socket.socket) -> bool:
         for _ in range(self.count):
