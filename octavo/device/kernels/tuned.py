@@ -129,7 +129,7 @@ def load(gpu: str) -> Table:
         for path in sorted(place.glob(f"{slug(gpu)}--*.json")):
             try:
                 _take(json.loads(path.read_text()), table)
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except (OSError, ValueError, LookupError, TypeError) as error:
                 _log.warning("%s is no table of kernels: %s", path, error)
     return table
 

@@ -17,6 +17,7 @@ import torch
 from octavo.common import probe
 from octavo.common.log import logger
 from octavo.config.engine import EngineConfig
+from octavo.device.kernels import tuned
 from octavo.device.kernels.variants import Variant
 from octavo.device.kernels.warm import Warming
 from octavo.device.platforms.base import Platform
@@ -63,6 +64,7 @@ class Ahead:
         self, config: EngineConfig, dtype: torch.dtype, capability: tuple[int, int], processes: int | None = None
     ):
         self._config, self._dtype, self._capability = config, dtype, capability
+        self._table = _measured(capability)
         self.mark = cache() / f"octavo-{self._key()}"
         self._warming: Warming | None = None
         self.told = ""
@@ -132,17 +134,18 @@ class Ahead:
         self, sizes: Sequence[int], draws: Sequence[Draw], mixed: Sequence[tuple[int, int]] = ()
     ) -> list[Variant]:
         schedule, facts = self._config.schedule, self._config.model.facts
-        return needed(
-            facts,
-            self._dtype,
-            max_num_seqs=schedule.rows,
-            max_model_len=schedule.max_model_len or facts.max_positions,
-            sizes=sizes,
-            draws=draws,
-            mixed=mixed,
-            page=self._config.cache.page,
-            overlap=self._capability >= (9, 0),
-        )
+        with tuned.using(self._table):
+            return needed(
+                facts,
+                self._dtype,
+                max_num_seqs=schedule.rows,
+                max_model_len=schedule.max_model_len or facts.max_positions,
+                sizes=sizes,
+                draws=draws,
+                mixed=mixed,
+                page=self._config.cache.page,
+                overlap=self._capability >= (9, 0),
+            )
 
     def _key(self) -> str:
         """Of all that decides which kernels there are and what they are compiled to."""
@@ -153,6 +156,7 @@ class Ahead:
             self._dtype,
             self._capability,
             (schedule.rows, schedule.max_num_seqs, schedule.max_model_len, self._config.cache.page),
+            (sorted(self._table.linear.items()), sorted(self._table.decode.items())),
             (version("triton") if find_spec("triton") else None, torch.__version__, machine.python_version()),
             sorted(
                 item for item in os.environ.items() if item[0].startswith("TRITON_") and item[0] != "TRITON_CACHE_DIR"
@@ -163,6 +167,12 @@ class Ahead:
             if "__pycache__" not in path.parts:
                 known.update(path.read_bytes())
         return known.hexdigest()[:32]
+
+
+def _measured(capability: tuple[int, int]) -> tuned.Table:
+    """What a start on such a GPU goes by; what was measured on the one here says nothing about another kind."""
+    gpus = probe.gpus()
+    return tuned.current() if not gpus or gpus[0].capability == capability else tuned.Table()
 
 
 def cache() -> Path:

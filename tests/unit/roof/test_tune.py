@@ -102,6 +102,7 @@ def test_the_best_is_kept_and_found_by_a_later_start(tmp_path, monkeypatch, caps
     monkeypatch.setattr(probe, "gpus", lambda: (probe.GPU("NVIDIA H200", 1 << 37, (9, 0)),))
     tuned.write(tuned.folder() / "nvidia-h200--small.json", record)
     (tuned.folder() / "nvidia-h200--broken.json").write_text('{"linear": [{"key": [1]}]}')
+    (tuned.folder() / "nvidia-h200--short.json").write_text('{"linear": [{"key": [1, 2, 3], "best": null}]}')
     (tuned.folder() / "nvidia-a100--small.json").write_text("not read")
     table = tuned.current()
     assert {key: how for key, how in table.linear.items() if key in keys} == {

@@ -2,12 +2,15 @@
 
 import importlib.util
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from device.double import Asynchronous
 from device.worker.test_worker import config_of
+from octavo.device.kernels import tuned
+from octavo.device.kernels.joined import Tile
 from octavo.device.kernels.warm import Outcome
 from octavo.device.runner.decode import SIZES, padded
 from octavo.device.worker import ahead
@@ -86,6 +89,23 @@ def test_a_start_waits_for_its_first_steps_and_the_next_one_for_nothing(pools):
     ahead_for(most=17)
     ahead_for(dtype=torch.float16)
     assert len(pools) == 3, "other kernels have another mark"
+
+
+@needs_triton
+def test_what_was_tuned_is_compiled_by_the_next_start(pools, monkeypatch):
+    before = ahead_for()
+    before.finish()
+    how = Tile(16, 32, 32, 1, 2, 4)
+    facts = config_of().model.facts
+    key = tuned.Linear(16, facts.hidden, facts.q_heads * facts.head_dim, "add")
+    with tuned.using(tuned.Table(linear={key: tuple(how)})):
+        ahead_for().finish()
+        assert len(pools) == 2, "the mark is of other kernels"
+        new = [one for one in pools[1].added if one not in pools[0].added]
+        made = [dict(one.options) for one in new if one.name == "tile"]
+        assert (how.n, how.k) in {(options["BN"], options["BK"]) for options in made}
+        monkeypatch.setattr(ahead.probe, "gpus", lambda: [SimpleNamespace(capability=(8, 0))])
+        assert ahead_for().mark == before.mark, "tuned here, which is another kind of GPU"
 
 
 @needs_triton
