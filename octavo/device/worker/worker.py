@@ -45,17 +45,18 @@ class Worker:
         self._platform.start(config.device.threads)
         started = time.monotonic()
         self._ahead: Ahead | None = ahead_of(config, self._platform, self._dtype)
-        with torch.inference_mode():
-            # two at least: a trial step draws a token behind its prompt
-            self._positions = max(2, config.schedule.max_model_len or config.model.facts.max_positions)
-            fixed = config.device.deterministic
-            self._model: CausalLM = load(config.model, self._platform.device, self._dtype, self._positions, fixed)
-        self._platform.settle()
-        loaded = time.monotonic()
-        self._phases = {"platform": started - begun, "load": loaded - started}
-        if self._ahead is not None:
-            self._phases["compile"] = self._ahead.ready()
-        self._choose_backends()
+        # two at least: a trial step draws a token behind its prompt
+        self._positions = max(2, config.schedule.max_model_len or config.model.facts.max_positions)
+        try:
+            self._model = self._load()
+            self._platform.settle()
+            self._phases = {"platform": started - begun, "load": time.monotonic() - started}
+            if self._ahead is not None:
+                self._phases["compile"] = self._ahead.ready()
+            self._choose_backends()
+        except BaseException:  # nobody has this worker, to close it
+            self._stop_compiling()
+            raise
         self._runner: ModelRunner | None = None
         self._steps = self._tokens = 0
         self._profiler = Profiler()
@@ -186,11 +187,19 @@ class Worker:
         return found(*args)
 
     def close(self) -> None:
+        self._stop_compiling()
+        self._runner = None
+        self._commands = {}
+
+    def _stop_compiling(self) -> None:
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
-        self._runner = None
-        self._commands = {}
+
+    def _load(self) -> CausalLM:
+        config = self._config
+        with torch.inference_mode():
+            return load(config.model, self._platform.device, self._dtype, self._positions, config.device.deterministic)
 
     def _choose_backends(self) -> None:
         """A backend for every layer: one instance of each kind, since instances hold buffers that all layers use."""
@@ -233,9 +242,7 @@ class Worker:
         self._platform.enter()
         if "weights" in tags:
             if not hasattr(self, "_model"):
-                with torch.inference_mode():
-                    fixed = self._config.device.deterministic
-                    self._model = load(self._config.model, self._platform.device, self._dtype, self._positions, fixed)
+                self._model = self._load()
                 self._choose_backends()
             if self._away is not None:
                 self._away.back()

@@ -189,3 +189,20 @@ def test_the_cpu_tells_memory_and_its_name():
     event.record()
     cpu.stream().wait_event(event)
     assert event.query()
+
+
+def test_a_worker_that_cannot_be_made_leaves_nothing_behind(monkeypatch):
+    class Compiling:
+        closed = False
+
+        def ready(self):
+            return 0.0
+
+        def close(self):
+            self.closed = True
+
+    compiling = Compiling()
+    monkeypatch.setattr("octavo.device.worker.worker.ahead_of", lambda *_: compiling)
+    with pytest.raises(Exception, match="none"):
+        Worker(config_of(model={"load_format": "none"}))
+    assert compiling.closed
