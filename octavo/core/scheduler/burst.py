@@ -13,15 +13,12 @@ QUIET = 0.05
 WEIGHT = 0.25
 
 
-def repeats(fit: int, alone: bool, left: Ints, room: Ints) -> int:
-    """How many decode steps a plan launches.
+def repeats(fit: int, left: Ints, room: Ints) -> int:
+    """How many decode steps a plan launches, where nobody waits and no row needs the host between two tokens.
 
-    ``fit``: as many as an arrival may wait for. ``alone``: nobody waits for a row or has prompt left to compute, and no
-    row needs the host between two tokens. Of each row, ``left``: tokens to its limit, behind which it is dead on the
-    device: the row that goes furthest bounds the burst; ``room``: tokens for which it has pages.
+    ``fit``: as many as an arrival may wait for. Of each row, ``left``: tokens to its limit, behind which it is dead on
+    the device: the row that goes furthest bounds the burst; ``room``: tokens for which it has pages.
     """
-    if not alone:
-        return 1
     most = min(fit, int(left.max()))
     return max(1, min(most, int(np.where(room < left, room, most).min())))
 

@@ -461,7 +461,7 @@ class Planner:
             short = room < want
             self._reach(rows[short], want[short])
             room = c.capacity[rows] - c.computed[rows]
-        return repeats(fit, True, left, room)
+        return repeats(fit, left, room)
 
     def _alone(self, rows: Ints) -> bool:
         """Whether nobody waits, and no row needs the host between two of its tokens. Stop ids are the device's

@@ -169,14 +169,11 @@ def test_an_abort_is_heard_at_once_and_ends_the_row_with_the_next_plan(depth):
     finish(core, told, asks)
 
 
-@given(st.integers(1, 20), st.booleans(), st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), min_size=1))
-def test_the_least_of_all_reasons_decides(fit, alone, rows):
+@given(st.integers(1, 20), st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), min_size=1))
+def test_the_least_of_all_reasons_decides(fit, rows):
     left, room = ints([one for one, _ in rows]), ints([other for _, other in rows])
-    count = repeats(fit, alone, left, room)
+    count = repeats(fit, left, room)
     assert 1 <= count <= max(fit, 1)
-    if not alone:
-        assert count == 1
-        return
     if count > 1:
         assert count <= left.max(), "somebody is alive to the end of it"
         assert (np.minimum(count, left) <= room).all(), "every token has a page"
