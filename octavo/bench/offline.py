@@ -78,7 +78,8 @@ def _child(send: Any, argv: list[str], function: Any, args: tuple) -> None:
         send.send(("error", error))
 
 
-def _build(works: Sequence[Workload], engine: dict[str, Any]) -> tuple[Any, float]:
+def build(works: Sequence[Workload], engine: dict[str, Any]) -> tuple[Any, float]:
+    """An ``LLM`` for all of these, and the seconds that it took. ``engine``: its keyword arguments."""
     from octavo.llm import LLM
 
     begin = time.perf_counter()
@@ -98,7 +99,8 @@ def _constraint(structured: str) -> StructuredOutputsParams | None:
     return StructuredOutputsParams(json=ENDLESS, disable_any_whitespace=structured == "compact")
 
 
-def _batch(work: Workload, llm: Any) -> tuple[list[dict[str, Any]], list[SamplingParams]]:
+def batch(work: Workload, llm: Any) -> tuple[list[dict[str, Any]], list[SamplingParams]]:
+    """Prompts and parameters of a workload's requests."""
     pairs = work.make(llm.ready.vocab)
     if work.structured:
         task = list(llm.get_tokenizer().encode(TASK))
@@ -118,7 +120,7 @@ def _batch(work: Workload, llm: Any) -> tuple[list[dict[str, Any]], list[Samplin
     return [{"prompt_token_ids": ids} for ids, _ in pairs], params
 
 
-def _run(llm: Any, prompts: list, params: list[SamplingParams]) -> tuple[float, int, Any]:
+def run(llm: Any, prompts: list, params: list[SamplingParams]) -> tuple[float, int, Any]:
     """Seconds, tokens made, and the engine's counts of the run."""
     before = llm.stats()
     begin = time.perf_counter()
@@ -131,7 +133,7 @@ def _run(llm: Any, prompts: list, params: list[SamplingParams]) -> tuple[float, 
 
 
 def _throughput(works: Sequence[Workload], engine: dict[str, Any], repeats: int, label: str) -> list[dict[str, Any]]:
-    llm, start = _build(works, engine)
+    llm, start = build(works, engine)
     records = [_measure(llm, start, work, repeats, label) for work in works]
     on_gpu = llm.config.device.platform == "cuda"
     step, token = _bytes(llm) if on_gpu else (0, 0)
@@ -176,10 +178,10 @@ def _bandwidth() -> float:
 
 
 def _measure(llm: Any, start: float, work: Workload, repeats: int, label: str) -> dict[str, Any]:
-    prompts, params = _batch(work, llm)
+    prompts, params = batch(work, llm)
     # One short round first: thread pools, allocator and kernel choice belong to no run.
-    _run(llm, prompts[:1], [params[0].clone(max_tokens=2)])
-    runs = [_run(llm, prompts, params) for _ in range(repeats)]
+    run(llm, prompts[:1], [params[0].clone(max_tokens=2)])
+    runs = [run(llm, prompts, params) for _ in range(repeats)]
     seconds, made, counts = min(runs, key=lambda run: run[0])
     middle = report.median([run[0] for run in runs])
     given = sum(len(one["prompt_token_ids"]) for one in prompts)
@@ -209,11 +211,11 @@ def _measure(llm: Any, start: float, work: Workload, repeats: int, label: str) -
 
 
 def _latency(work: Workload, engine: dict[str, Any], warmups: int, repeats: int, label: str) -> dict[str, Any]:
-    llm, _ = _build([work], engine)
-    prompts, params = _batch(work, llm)
+    llm, _ = build([work], engine)
+    prompts, params = batch(work, llm)
     for _ in range(warmups):
-        _run(llm, prompts, params)
-    seconds = [_run(llm, prompts, params)[0] for _ in range(repeats)]
+        run(llm, prompts, params)
+    seconds = [run(llm, prompts, params)[0] for _ in range(repeats)]
     llm.close()
     return report.record(
         model=label,

@@ -21,6 +21,7 @@ from octavo.config.facts import ModelFacts
 from octavo.config.resolve import resolve
 from octavo.core.engine.core import EngineCore
 from octavo.device.kernels.launch import taken
+from octavo.device.kernels.variants import blank
 from octavo.device.runner.later import AsyncRunner
 from octavo.device.runner.runner import ModelRunner
 from octavo.device.sampling.sampler import Draw
@@ -298,10 +299,7 @@ def launches(facts: ModelFacts, dtype: torch.dtype, count: int, draw: Draw) -> l
     found: list[Launch] = []
 
     def take(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], pdl: int, options: dict[str, Any]) -> None:
-        with torch.inference_mode():
-            for arg in args:
-                if isinstance(arg, torch.Tensor) and not arg.is_floating_point():
-                    arg.zero_()
+        blank(args)
         if kernel is not None:
             name = kernel.fn.__name__
             found.append(Launch(name, *_described(name, options, dtype)))

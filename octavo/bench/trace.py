@@ -42,15 +42,15 @@ class Span:
 def trace(work: Workload, engine: Mapping[str, Any], steps: int, label: str, skip: int | None = None) -> dict[str, Any]:
     """Run ``work`` twice, the second time with ``steps`` steps profiled, from step ``skip`` on (None: a third of the
     run's): a record. ``engine``: keyword arguments of ``LLM``."""
-    llm, _ = offline._build([work], dict(engine))
+    llm, _ = offline.build([work], dict(engine))
     try:
-        prompts, params = offline._batch(work, llm)
-        _, _, counts = offline._run(llm, prompts, params)
+        prompts, params = offline.batch(work, llm)
+        _, _, counts = offline.run(llm, prompts, params)
         first = counts["steps"] // 3 if skip is None else skip
         core = llm._engine.core
         on_gpu = llm.config.device.platform == "cuda"
         with profiled(core, first, steps, on_gpu) as got:
-            seconds, made, _ = offline._run(llm, prompts, params)
+            seconds, made, _ = offline.run(llm, prompts, params)
         if not got:
             raise RuntimeError(f"the run of {counts['steps']} steps ended before step {first} and {steps} more")
         device, host = got[0]

@@ -4,6 +4,7 @@ It compiles in processes of its own (``python -m tests.ptx.compiled``: variants 
 Triton's interpreter may be on.
 """
 
+import importlib
 import os
 import pickle
 import re
@@ -15,13 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from octavo.device.kernels.variants import Variant, build
+from octavo.device.kernels.variants import NAMES, Pointer, Variant
 
 #: Bytes of shared memory that a program may have there.
 SHARED = 227 << 10
 CAPABILITY = 90
 #: Seconds for one variant, on a machine that others use too.
 PATIENCE = 120
+DTYPES = {name: dtype for dtype, name in NAMES.items()}
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,46 @@ def compiled(variants: Sequence[Variant]) -> list[Made]:
             facts = pickle.loads(told.read_bytes())
             found |= {one: Made(one, **fact) for one, fact in zip(part, facts, strict=True)}
     return [found[one] for one in variants]
+
+
+class Stand:
+    """A tensor of which Triton asks dtype and address."""
+
+    def __init__(self, pointer: Pointer):
+        self.dtype = DTYPES[pointer.dtype]
+        self._address = 0 if pointer.aligned else 4
+
+    def data_ptr(self) -> int:
+        return self._address
+
+
+class Driver:
+    """What Triton asks of a driver to compile: the target."""
+
+    def __init__(self, capability: int):
+        from triton.backends.compiler import GPUTarget
+
+        self._target = GPUTarget("cuda", capability, 32)
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def build(one: Variant, capability: int) -> Any:
+    """Compile a variant for a compute capability (90: 9.0), or find it in Triton's cache: Triton's CompiledKernel, not
+    loaded. No GPU is asked: this process must not launch kernels afterwards. Raises what Triton's compiler raises."""
+    from triton.runtime import driver
+
+    driver.set_active(Driver(capability))
+    kernel = getattr(importlib.import_module(one.module), one.name)
+    args = [Stand(arg) if isinstance(arg, Pointer) else arg for arg in one.args]
+    return kernel.run(*args, grid=(1,), warmup=True, **dict(one.options))
 
 
 def _compile(one: Variant) -> dict[str, Any]:

@@ -1,11 +1,10 @@
 """Variants of Triton kernels, as data: what a kernel is compiled for. They can be listed without running anything
-(``listing``), sent to other processes, and compiled there for a GPU that is not here (``build``), into the same entries
+(``listing``), sent to other processes, and compiled there for a GPU that is not here (``warm``), into the same entries
 of Triton's cache that a launch looks for.
 
 ``worker.variants`` lists those of a model.
 """
 
-import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -25,7 +24,6 @@ NAMES = {
     torch.bfloat16: "bf16",
     torch.float32: "fp32",
 }
-_DTYPES = {name: dtype for dtype, name in NAMES.items()}
 #: Bytes of an address, and factors of an integer, that Triton makes use of.
 _ALIGNED = 16
 
@@ -67,6 +65,15 @@ def _argument(value: Any, alike: bool) -> Pointer | int | float | bool:
     return 0.0 if isinstance(value, float) else value
 
 
+@torch.inference_mode()
+def blank(args: tuple[Any, ...]) -> None:
+    """What a launch that was noted and not done leaves: 0 in whole numbers, since what comes next may use them as
+    indexes."""
+    for arg in args:
+        if isinstance(arg, Tensor) and not arg.is_floating_point():
+            arg.zero_()
+
+
 @contextmanager
 def listing(overlap: bool = True) -> Iterator[list[Variant]]:
     """Within it launches are listed, each variant once, in the order of their first launch; nothing runs. ``overlap``:
@@ -76,10 +83,7 @@ def listing(overlap: bool = True) -> Iterator[list[Variant]]:
     found: list[Variant] = []
 
     def take(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], pdl: int, options: dict[str, Any]) -> None:
-        with torch.inference_mode():
-            for arg in args:
-                if isinstance(arg, Tensor) and not arg.is_floating_point():
-                    arg.zero_()
+        blank(args)
         if kernel is None:
             return
         one = variant(kernel, args, pdl if overlap else 0, options)
@@ -89,43 +93,3 @@ def listing(overlap: bool = True) -> Iterator[list[Variant]]:
 
     with taken(take):
         yield found
-
-
-class _Stand:
-    """A tensor of which Triton asks dtype and address."""
-
-    def __init__(self, pointer: Pointer):
-        self.dtype = _DTYPES[pointer.dtype]
-        self._address = 0 if pointer.aligned else 4
-
-    def data_ptr(self) -> int:
-        return self._address
-
-
-class _Driver:
-    """What Triton asks of a driver to compile: the target."""
-
-    def __init__(self, capability: int):
-        from triton.backends.compiler import GPUTarget
-
-        self._target = GPUTarget("cuda", capability, 32)
-
-    def get_current_target(self) -> Any:
-        return self._target
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-
-def build(one: Variant, capability: int) -> Any:
-    """Compile a variant for a compute capability (90: 9.0), or find it in Triton's cache: Triton's CompiledKernel, not
-    loaded. No GPU is asked: this process must not launch kernels afterwards. Raises what Triton's compiler raises."""
-    from triton.runtime import driver
-
-    driver.set_active(_Driver(capability))
-    kernel = getattr(importlib.import_module(one.module), one.name)
-    args = [_Stand(arg) if isinstance(arg, Pointer) else arg for arg in one.args]
-    return kernel.run(*args, grid=(1,), warmup=True, **dict(one.options))
