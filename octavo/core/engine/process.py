@@ -3,6 +3,7 @@
 import gc
 import math
 import os
+import select
 import signal
 import sys
 import threading
@@ -68,6 +69,8 @@ class SocketInbox(Inbox):
         self._poller.register(socket, zmq.POLLIN)
         self._poller.register(self._bell, zmq.POLLIN)
         self._lives: dict[int, int] = {}
+        self._ends = select.poll()
+        self._gone: set[int] = set()
         self.joined: list[int] = []
         self.close = False
         self.tell: Callable[[Job], None] | None = None
@@ -82,11 +85,13 @@ class SocketInbox(Inbox):
 
     def drain(self) -> list[Event]:
         events = super().drain()
+        ended = [self._lives[life] for life, _ in self._ends.poll(0)]  # before the look: what they said comes first
         while True:
             try:
                 name, data = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                return events
+                # One that said goodbye is forgotten already.
+                return events + [self._bury(client) for client in ended if client in self._lives.values()]
             except ValueError:
                 log.warning("a message with another number of frames than two was dropped")
                 continue
@@ -104,18 +109,23 @@ class SocketInbox(Inbox):
                 os.eventfd_read(self._bell)
             except BlockingIOError:
                 pass
-        for life, client in list(self._lives.items()):
-            if life in ready:
-                log.warning("client %d is gone", client)
-                self._forget(life)
-                super().put(Aborts(client, None, AbortReason.CLIENT))
 
     def gone(self, client: int) -> None:
         """The socket of this client does not exist any more."""
         super().put(Aborts(client, None, AbortReason.CLIENT))
 
-    def _forget(self, life: int) -> None:
+    def _bury(self, client: int) -> Event:
+        """The process of this client has ended: a loop that never sleeps sees that too. Its number comes never again,
+        and what of its words is still on the way is nobody's."""
+        log.warning("client %d is gone", client)
+        self._gone.add(client)
+        self._forget(client)
+        return Aborts(client, None, AbortReason.CLIENT)
+
+    def _forget(self, client: int) -> None:
+        life = next(life for life, one in self._lives.items() if one == client)
         self._poller.unregister(life)
+        self._ends.unregister(life)
         os.close(life)
         del self._lives[life]
 
@@ -126,6 +136,8 @@ class SocketInbox(Inbox):
             log.warning("a malformed message of %d bytes was dropped: %s", len(data), error)
             return None
         client = client_of(name)
+        if client in self._gone:
+            return None
         if isinstance(message, Add):
             return Adds([r if r.client == client else replace(r, client=client) for r in message.requests])
         if isinstance(message, Abort):
@@ -140,8 +152,8 @@ class SocketInbox(Inbox):
         if client == self._owner:
             self.close = True
             return None
-        for life in [life for life, one in self._lives.items() if one == client]:
-            self._forget(life)
+        if client in self._lives.values():
+            self._forget(client)
         return Aborts(client, None, AbortReason.SHUTDOWN)
 
     def _join(self, client: int, pid: int) -> None:
@@ -155,6 +167,7 @@ class SocketInbox(Inbox):
             return
         self._lives[life] = client
         self._poller.register(life, zmq.POLLIN)
+        self._ends.register(life, select.POLLIN)
 
 
 @dataclass(slots=True)

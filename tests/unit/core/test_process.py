@@ -12,12 +12,16 @@ from pathlib import Path
 import pytest
 import zmq
 
+from octavo.core.engine.inbox import Aborts, Adds
+from octavo.core.engine.process import SocketInbox, name_of
 from octavo.errors import CheckpointError, EngineDead
 from octavo.front.client.process import ProcessClient
 from octavo.testing.cores import Told, fake_config, hear
 from octavo.testing.fakes import expected
 from octavo.testing.served import PATIENCE
 from octavo.wire.arrays import pack_tokens
+from octavo.wire.codec import Codec
+from octavo.wire.messages import Add, Close, Join, ToCore
 from octavo.wire.reply import AbortReason, FinishReason
 from octavo.wire.request import EngineRequest, Sampling
 
@@ -326,3 +330,59 @@ def test_an_idle_engine_sleeps(start):
         if wakes() - before[0] < 100 and ticks() - before[1] < os.sysconf("SC_CLK_TCK") / 4:
             break
         assert time.monotonic() < until, "it never rests"
+
+
+def test_a_loop_that_never_sleeps_sees_the_death_of_a_client(tmp_path):
+    context = zmq.Context()
+    router, dealer = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+    codec = Codec(ToCore)
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        router.bind(f"ipc://{tmp_path}/core")
+        inbox = SocketInbox(router, 0)
+        dealer.setsockopt(zmq.IDENTITY, name_of(1))
+        dealer.connect(f"ipc://{tmp_path}/core")
+
+        def hears(*words):
+            for word in words:
+                dealer.send(codec.encode(word))
+                assert router.poll(PATIENCE * 1000)
+            return inbox.drain()
+
+        assert hears(Join(process.pid)) == []
+        process.kill()
+        process.wait()
+        # What it said before it died comes first, so that its end ends that too; what comes later is nobody's.
+        added, *ended = hears(Add([ask(1, client=1)]))
+        assert isinstance(added, Adds)
+        assert ended == [Aborts(1, None, AbortReason.CLIENT)]
+        assert hears(Add([ask(2, client=1)])) == []
+        assert inbox.drain() == []
+    finally:
+        process.kill()
+        process.wait()
+        context.destroy(linger=0)
+
+
+def test_a_client_that_says_goodbye_and_ends_is_aborted_once(tmp_path):
+    context = zmq.Context()
+    router, dealer = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        router.bind(f"ipc://{tmp_path}/core")
+        inbox = SocketInbox(router, 0)
+        dealer.setsockopt(zmq.IDENTITY, name_of(1))
+        dealer.connect(f"ipc://{tmp_path}/core")
+        dealer.send(Codec(ToCore).encode(Join(process.pid)))
+        assert router.poll(PATIENCE * 1000)
+        assert inbox.drain() == []
+        process.kill()
+        process.wait()
+        dealer.send(Codec(ToCore).encode(Close()))
+        assert router.poll(PATIENCE * 1000)
+        assert inbox.drain() == [Aborts(1, None, AbortReason.SHUTDOWN)]
+        assert inbox.drain() == []
+    finally:
+        process.kill()
+        process.wait()
+        context.destroy(linger=0)
