@@ -1,5 +1,6 @@
 """What is asked of every process that serves the engine: one, or several that each have their own requests."""
 
+import asyncio
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -59,9 +60,14 @@ class Everywhere:
 
     async def _all(self, word: str, *args: Any, timeout: float = PATIENCE) -> list[Any]:
         peers = self._service.peers
-        others = [] if peers is None else await peers.ask_all(word, *args, timeout=timeout)
-        mine = self._words[word](*args)
-        return [await mine if inspect.isawaitable(mine) else mine, *others]
+        if peers is None:
+            return [await self._here(word, *args)]
+        mine, others = await asyncio.gather(self._here(word, *args), peers.ask_all(word, *args, timeout=timeout))
+        return [mine, *others]
+
+    async def _here(self, word: str, *args: Any) -> Any:
+        found = self._words[word](*args)
+        return await found if inspect.isawaitable(found) else found
 
     def _paused(self, paused: bool) -> None:
         self._service.engine.paused = paused
