@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 #: Seconds that /health says 503 before the server ends, so that whoever watches can see it.
 MOURNING = 1.0
-#: Connections that are taken over at once.
-_AT_ONCE = 16
 _log = log.logger(__name__)
 
 
@@ -168,9 +166,9 @@ class House:
         self._ready()
 
     def _take_over(self, line: socket.socket) -> None:
-        """Connections that the parent has accepted."""
+        """A connection that the parent has accepted."""
         try:
-            message, connections, _, _ = socket.recv_fds(line, 1, _AT_ONCE)
+            message, connections, _, _ = socket.recv_fds(line, 1, 1)
         except BlockingIOError:
             return
         if not message:
