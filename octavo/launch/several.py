@@ -331,6 +331,7 @@ class Several:
         if self._ending:
             self._kill()
             self.client.close(0.0)
+            self._folder.close()
             os._exit(128 + number)
         _log.info("%s: open requests get %g seconds to finish", number.name, self.args.shutdown_timeout or 0.0)
         self._end()

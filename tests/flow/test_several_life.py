@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import tempfile
 
 import psutil
 import pytest
@@ -17,9 +18,9 @@ OUTCOMES = ("succeeded", "failed", "aborted", "rejected")
 
 
 @contextlib.contextmanager
-def served(folder, *flags, **fake):
+def served(folder, *flags, env=None, **fake):
     model = fake_model(folder / "model", length=ENDLESS, latency=0.01, **fake)
-    server = Served([str(model), "--api-server-count", "2", *flags])
+    server = Served([str(model), "--api-server-count", "2", *flags], env=env)
     try:
         yield server
     finally:
@@ -93,15 +94,20 @@ def test_a_signal_to_the_whole_group_is_no_failure(tmp_path):
 
 
 def test_a_second_signal_ends_at_once(tmp_path):
-    with served(tmp_path, "--shutdown-timeout", str(10 * PATIENCE)) as server:
+    with (
+        tempfile.TemporaryDirectory() as folder,  # of a short name, since it is for sockets
+        served(tmp_path, "--shutdown-timeout", str(10 * PATIENCE), env={"TMPDIR": folder}) as server,
+    ):
         server.ready()
         processes = family(server)
         two_askers(server)
+        assert os.listdir(folder)
         server.process.terminate()
         server.until("drain", lambda: "open requests get" in server.log)
         server.process.terminate()
         assert server.wait() == 128 + signal.SIGTERM
         all_gone(server, *processes.values())
+        assert os.listdir(folder) == []
 
 
 def test_an_api_process_that_dies_comes_again_or_ends_the_server(tmp_path):

@@ -72,7 +72,7 @@ def build_app(
         app = guarded(api)
     else:
         steering = manage.STEERING if options.control else frozenset[str]()
-        app = guarded(Forward(api, peers, steering))
+        app = guarded(Forward(api, peers, steering, options.root_path))
         # What was forwarded is named and counted where the client asked, and answered as if it had been asked here.
         service.forwarded = RequestId(guarded(api), lambda scope, status, seconds: None, echo=False)
     if options.allowed_origins:

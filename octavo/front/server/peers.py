@@ -2,8 +2,8 @@
 
 A stored response lives in the process that made it: its id begins with that process's number, and whoever else is asked
 for it forwards the request there. What steers the engine is asked of process 0, which tells the others. They speak over
-a Unix socket of each, in a directory that only this user can enter: a request goes as its ASGI scope and body, its
-answer comes back as ASGI messages, each a length and MessagePack.
+a Unix socket of each, in a directory that only this user can enter: a request goes as its ASGI scope and body, and is
+heard at once; its answer comes back as ASGI messages, each a length and MessagePack.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from octavo.errors import RequestError, RequestFailed
 from octavo.front.server.errors import Disconnected, respond
 from octavo.front.server.sse import unless_gone
 
-#: Seconds within which another process answers a word, unless the word says how long it takes.
+#: Seconds within which another process hears what it is asked, and answers a word that does not say how long it takes.
 PATIENCE = 30.0
 _LENGTH = 4
 _SENT = ("method", "path", "raw_path", "query_string", "root_path", "scheme", "http_version", "client", "server")
@@ -90,6 +90,7 @@ class Peers:
             self._open.add(task)
             try:
                 kind, *rest = await _read(reader)
+                await _write(writer, None)  # heard: whoever asks tells a long answer from a process that hangs
                 await (_answer(app, reader, writer, *rest) if kind == "http" else self._say(writer, *rest))
             except (OSError, asyncio.IncompleteReadError, Disconnected):
                 pass  # who asked is gone
@@ -120,11 +121,10 @@ class Peers:
 
     async def _ask(self, number: int, word: str, args: tuple[Any, ...], timeout: float) -> list[Any]:
         try:
-            async with asyncio.timeout(timeout), self._line(number) as (reader, writer):
-                await _write(writer, ("word", word, args))
+            async with asyncio.timeout(timeout), self._line(number, "word", word, args) as (reader, _):
                 error, value = await _read(reader)
         except TimeoutError:
-            raise RequestFailed(f"API process {number + 1} did not answer within {timeout:.0f} seconds") from None
+            raise RequestFailed(f"API process {number + 1} did not answer in time") from None
         except (OSError, asyncio.IncompleteReadError):
             return []
         if error is not None:
@@ -144,24 +144,31 @@ class Peers:
         """Give ``send`` the answer of process ``number`` to a request."""
         begun = False
         try:
-            async with self._line(number) as (reader, writer):
-                await _write(writer, ("http", _said(scope), body))
+            async with self._line(number, "http", _said(scope), body) as (reader, _):
                 more = True
                 while more:
                     message = await _read(reader)
                     await send(message)
                     begun = True
                     more = message["type"] != "http.response.body" or message.get("more_body", False)
-        except (OSError, asyncio.IncompleteReadError):
-            if begun:
-                raise
-            away = Away(f"API process {number + 1}, which keeps this, is not there now; try again")
+        except (OSError, asyncio.IncompleteReadError) as error:
+            if (
+                begun
+            ):  # it cannot be taken back: the server below cuts the connection, so that nobody takes it for whole
+                _log.warning("API process %d was lost in the middle of an answer", number + 1)
+                return
+            how = "does not answer" if isinstance(error, TimeoutError) else "is not there now; try again"
+            away = Away(f"API process {number + 1}, which keeps this, {how}")
             await respond(away, scope["path"])(scope, receive, send)
 
     @contextlib.asynccontextmanager
-    async def _line(self, number: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    async def _line(self, number: int, *asked: Any) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """A line to a process that has heard what it is ``asked``. Raises ``TimeoutError`` where it does not hear."""
         reader, writer = await asyncio.open_unix_connection(self._path(number))
         try:
+            async with asyncio.timeout(PATIENCE):
+                await _write(writer, asked)
+                await _read(reader)
             yield reader, writer
         finally:
             writer.close()
@@ -171,27 +178,30 @@ class Peers:
 
 
 class Forward:
-    """Middleware: a request for what another process keeps goes there. ``steering``: paths that are process 0's."""
+    """Middleware: a request for what another process keeps goes there. ``steering``: paths that are process 0's.
+    ``root_path``: what a path may begin with, and the router does not look at."""
 
-    def __init__(self, app: ASGIApp, peers: Peers, steering: frozenset[str]):
-        self._app, self._peers, self._steering = app, peers, steering
+    def __init__(self, app: ASGIApp, peers: Peers, steering: frozenset[str], root_path: str = ""):
+        self._app, self._peers, self._steering, self._root = app, peers, steering, root_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         number = self._number(scope) if scope["type"] == "http" else None
         if number is None:
             return await self._app(scope, receive, send)
-        body = b""
+        parts = []
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return None
-            body += message.get("body", b"")
+            parts.append(message.get("body", b""))
             if not message.get("more_body", False):
                 break
-        return await Forwarded(self._peers, number, body)(scope, receive, send)
+        return await Forwarded(self._peers, number, b"".join(parts))(scope, receive, send)
 
     def _number(self, scope: Scope) -> int | None:
         path = scope["path"]
+        if self._root and path.startswith(f"{self._root}/"):
+            path = path[len(self._root) :]
         if path in self._steering:
             if self._peers.own:
                 scope["route"] = Route(path)
