@@ -8,7 +8,7 @@ serve: .venv/ready       ## leave a server running on port 8000
 	@.venv/bin/octavo serve
 
 test: .venv/ready-test   ## the test suite
-	@OMP_NUM_THREADS=2 .venv/bin/python -m pytest -q
+	@.venv/bin/python -m pytest -q
 
 check: .venv/ready-test  ## format, lint, types, import contracts, line counts
 	@scripts/check

@@ -2,10 +2,14 @@
 same in every run. ``--hypothesis-profile=explore`` draws new examples."""
 
 import importlib.util
+import os
 import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# Before torch looks: models of tests are so small that more threads only wait for one another.
+os.environ.setdefault("OMP_NUM_THREADS", "2")
 
 SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("explore", **SLOW)
