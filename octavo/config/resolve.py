@@ -33,8 +33,8 @@ from octavo.params import MAX_STOP_STRINGS
 ASKED = "as asked"
 #: Most requests that run at once: each keeps a row of every table of the device.
 MAX_ROWS = 16384
-#: Milliseconds for which an arrival may wait behind decode steps that are launched already.
-MAX_BURST_MS = 1000
+#: Milliseconds for which an arrival may wait behind decode steps that are launched already: unless asked, at most.
+BURST_MS, MAX_BURST_MS = 4.0, 1000
 #: Compute threads: the libraries crash where the system gives them fewer than they ask for.
 MAX_THREADS = 512
 _DTYPES = {"float": "float32", "half": "float16"}
@@ -412,8 +412,8 @@ def burst_ms(facts: Facts) -> tuple[float, str]:
     if facts.decided["device.platform"] == "cpu":
         return 0.0, "planning a step takes a CPU a small part of computing it"
     if facts.decided["schedule.depth"] == 1:
-        return 0.0, "each step is planned when the one before it is done, as asked"
-    return 4.0, "while nobody waits one plan is for several decode steps; who comes waits no longer than this"
+        return 0.0, "each step is planned when the one before it is done"
+    return BURST_MS, "while nobody waits one plan is for several decode steps; who comes waits no longer than this"
 
 
 @decides("schedule.max_waiting")
