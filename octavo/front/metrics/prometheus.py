@@ -213,7 +213,7 @@ class Prometheus:
         rows = self._sheet.strips[strip].rows()
         ended = {name[-1]: row for name, row in rows.items() if name[0] == ENDED}
         for name, row in rows.items():
-            if name[0] == RECEIVED and ended:
+            if name[0] == RECEIVED and "aborted" in ended:  # it may have ended before it had named them all
                 ended["aborted"][0] += row[0] - sum(one[0] for one in ended.values())
         if _PID in rows and rows[_PID][0]:
             self._sheet.strip.row(_SPENT, 1)[0] += seconds(int(rows[_PID][0]))
