@@ -83,7 +83,10 @@ class Ahead:
         begun = time.monotonic()
         if self._warming is not None:
             mark = self._warming.count
-            self._warming.add(self._rest())
+            try:
+                self._warming.add(self._rest())
+            except Exception as error:  # as for the first: a start goes on without
+                self._warming.outcome.failed.append(f"not known beforehand: {type(error).__name__}: {error}")
             self._warming.seal()
             self._warming.wait(mark)
         return time.monotonic() - begun

@@ -45,7 +45,8 @@ class Pool:
 
     @property
     def done(self):
-        self.outcome.failed = ["it would not"] if self.fails else []
+        if self.fails:
+            self.outcome.failed = ["it would not"]
         return True
 
     def told(self):
@@ -116,6 +117,20 @@ def test_what_failed_is_tried_again(pools):
     assert made.failed == ["it would not"]
     ahead_for()
     assert len(pools) == 2
+
+
+@needs_triton
+def test_a_start_goes_on_where_the_rest_is_not_known(pools, monkeypatch):
+    def rest(self):
+        raise RuntimeError("no such step")
+
+    monkeypatch.setattr(ahead.Ahead, "_rest", rest)
+    made = ahead_for()
+    made.ready()
+    assert pools[0].sealed
+    assert made.poll()
+    assert made.failed == ["not known beforehand: RuntimeError: no such step"]
+    assert not made.mark.exists()
 
 
 @pytest.mark.parametrize("most", [1, 3, 8, 63, 64, 100, 256, 300])
