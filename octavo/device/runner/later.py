@@ -87,8 +87,16 @@ class AsyncRunner(ModelRunner):
         times: int = 2,
     ) -> None:
         """Run decode steps of these sizes on the spare row, twice, which captures them: what is made on first use makes
-        nobody wait then. ``mixed``: (tokens, rows) of steps with pieces of prompt."""
+        nobody wait then. ``mixed``: (tokens, rows) of steps with pieces of prompt. Raises what running or
+        capturing raises; steps go on all the same."""
         self._platform.enter()
+        try:
+            self._warm(sizes, draws, mixed, times)
+        except BaseException:
+            self._ring.resync()
+            raise
+
+    def _warm(self, sizes: Sequence[int], draws: Sequence[Draw], mixed: Sequence[tuple[int, int]], times: int) -> None:
         for _ in range(times if self._decode is not None else 0):
             assert self._decode is not None
             for size in sorted({padded(size) for size in sizes}):

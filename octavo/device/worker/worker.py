@@ -174,7 +174,12 @@ class Worker:
             self._ahead = None
         if not self._cold or not isinstance(self._runner, AsyncRunner):
             return None
-        self._runner.warm([self._cold.pop(0)])
+        size = self._cold.pop(0)
+        try:
+            self._runner.warm([size])
+        except Exception as error:  # want of memory, say: what cannot be made ready early is no reason to end
+            self._cold.clear()
+            _log.warning("decode steps of %d rows and others were not made ready while nothing ran: %s", size, error)
         return 0.0
 
     def call(self, command: str, *args: Any) -> Any:

@@ -173,6 +173,28 @@ def test_what_is_made_ready_before_the_first_request_changes_nothing():
     assert not warm.runner.state.alive.tensor[-1]
 
 
+def test_a_size_that_could_not_be_made_ready_harms_no_step():
+    request, other = requests_of(9, 1)[0], requests_of(9, 1)[0]
+    driver = driver_of()
+    driver.admit(request)
+    platform = Asynchronous()
+    fails = driver_of(platform=platform)
+
+    def capture(run):
+        run()
+        raise MemoryError("no room for a graph")
+
+    with pytest.MonkeyPatch.context() as short:
+        short.setattr(platform, "capture", capture)
+        with pytest.raises(MemoryError):
+            fails.runner.warm([1, 2, 8])
+    fails.admit(other)
+    for one_driver, one in ((driver, request), (fails, other)):
+        while not one.done:
+            one_driver.run([(one, max(1, len(one.tokens) - one.planned))])
+    assert request.said == other.said
+
+
 def test_a_piece_of_prompt_that_looks_like_a_decode_is_not_replayed_as_one():
     """One token for every row, and all of them prompt: the shapes are those of a decode step."""
     platform = Asynchronous()
