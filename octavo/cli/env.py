@@ -98,7 +98,7 @@ def backends(args: EngineArgs) -> Iterator[str]:
     yield f"dtype       {config.model.dtype}: {config.why['model.dtype']}"
     for name in PLATFORMS:
         chosen = name == config.device.platform
-        yield f"platform    {name}: {'used, ' + config.why['device.platform'] if chosen else 'not asked for'}"
+        yield f"platform    {name}: {'used, ' + config.why['device.platform'] if chosen else 'not used'}"
     try:
         device = PLATFORMS.load(config.device.platform)()
     except ConfigError as error:

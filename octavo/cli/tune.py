@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError(f"--max-num-seqs must be from 1 to 512, got {args.max_num_seqs}")
     gpus = probe.gpus()
     if not gpus:
-        raise ConfigError("octavo tune measures a GPU, and none is here that torch can use")
+        raise ConfigError("what is measured is a GPU, and none is here that torch can use")
     begun = time.monotonic()
     import torch
 

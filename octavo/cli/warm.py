@@ -1,6 +1,7 @@
 """`octavo warm`: compile a model's kernels for a GPU, here or elsewhere, into a folder that may go into an image.
 
-No GPU is needed. A start with the same flags then finds them all, if TRITON_CACHE_DIR names the folder.
+No GPU is needed, but Triton (which torch brings along only where it is made for GPUs) and a C compiler. A start with
+the same flags then finds them all, if TRITON_CACHE_DIR names the folder.
 """
 
 import os
@@ -62,7 +63,7 @@ def _warm(args: EngineArgs, capability: tuple[int, int], processes: int | None) 
 
         from octavo.device.worker.ahead import Ahead, cache
     except ImportError as error:
-        raise ConfigError(f"kernels cannot be compiled here: {error}") from None
+        raise ConfigError(f"kernels cannot be compiled here: {error} (pip install triton)") from None
     if probe.compiler() is None:
         raise ConfigError(
             "kernels cannot be compiled here: Triton needs a C compiler, and neither gcc nor clang is here"
