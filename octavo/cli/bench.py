@@ -33,7 +33,7 @@ COLUMNS = [
 LEAST = {
     **dict.fromkeys(("repeats", "num_iters", "num_prompts", "max_concurrency", "batch_size", "processes"), 1),
     **dict.fromkeys(("input_len", "output_len", "random_input_len", "random_output_len", "random_vocab_size"), 1),
-    **dict.fromkeys(("num_iters_warmup", "num_warmups", "random_prefix_len", "temperature"), 0),
+    **dict.fromkeys(("num_iters_warmup", "num_warmups", "random_prefix_len", "temperature", "functions", "step_ms"), 0),
     **dict.fromkeys(("connections", "rounds", "walks", "tokens", "flood", "api_server_count"), 1),
 }
 
@@ -149,7 +149,9 @@ def main(argv: Sequence[str]) -> int:
     from octavo.bench import report
 
     for name, least in LEAST.items():
-        if (value := getattr(args, name, least)) is not None and value < least:
+        given = getattr(args, name, None)
+        value = min(given) if isinstance(given, list) else given
+        if value is not None and not value >= least:  # nor what is no number
             raise ConfigError(f"--{name.replace('_', '-')} must be at least {least}, got {value:g}")
     report.write([], args.output_json)  # a file that cannot be written to is told before the work, not after it
     try:
@@ -277,7 +279,7 @@ def _host(args: Namespace) -> list[dict[str, Any]]:
     if min(args.sizes) < 1:
         raise ConfigError(f"--batch-size must be at least 1, got {min(args.sizes)}")
     shared = {
-        "outputs": args.output_len, "stream": args.stream, "repeats": args.repeats, "top": max(0, args.functions)
+        "outputs": args.output_len, "stream": args.stream, "repeats": args.repeats, "top": args.functions
     }  # fmt: skip
     records = [host(HostLoad(rows=rows, **shared)) for rows in args.sizes]
     print(report.table(records, columns))
