@@ -26,6 +26,8 @@ def main(argv: Sequence[str]) -> int:
     one_model(words, args)
     if not 1 <= args.max_num_seqs <= 512:
         raise ConfigError(f"--max-num-seqs must be from 1 to 512, got {args.max_num_seqs}")
+    if not args.seconds >= 0:  # nor what is no number
+        raise ConfigError(f"--seconds must be at least 0, got {args.seconds:g}")
     gpus = probe.gpus()
     if not gpus:
         raise ConfigError("what is measured is a GPU, and none is here that torch can use")

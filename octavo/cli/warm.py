@@ -61,9 +61,13 @@ def _warm(args: EngineArgs, capability: tuple[int, int], processes: int | None) 
         import torch
         import triton  # noqa: F401
 
+        from octavo.device.platforms.cuda import LEAST
         from octavo.device.worker.ahead import Ahead, cache
     except ImportError as error:
         raise ConfigError(f"kernels cannot be compiled here: {error} (pip install triton)") from None
+    if capability < LEAST:
+        told = ".".join(map(str, capability))
+        raise ConfigError(f"octavo needs a GPU of compute capability {'.'.join(map(str, LEAST))} or more, not {told}")
     if probe.compiler() is None:
         raise ConfigError(
             "kernels cannot be compiled here: Triton needs a C compiler, and neither gcc nor clang is here"

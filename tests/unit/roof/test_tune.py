@@ -149,6 +149,16 @@ def test_no_gpu_is_a_sentence(capsys, monkeypatch):
     assert main.main(["tune", "somewhere"]) == 1
     assert "none is here" in capsys.readouterr().err
     assert main.main(["tune", "somewhere", "--max-num-seqs", "0"]) == 1
+    capsys.readouterr()
+    for seconds in ("-1", "nan"):
+        assert main.main(["tune", "somewhere", "--seconds", seconds]) == 1
+        assert f"--seconds must be at least 0, got {seconds}" in capsys.readouterr().err
+
+
+def test_a_gpu_that_octavo_does_not_run_on_is_not_compiled_for(capsys):
+    pytest.importorskip("triton")
+    assert main.main(["warm", "--load-format", "dummy", "--capability", "7.5"]) == 1
+    assert "compute capability 8.0 or more, not 7.5" in capsys.readouterr().err
 
 
 def test_the_packages_own_tables_are_tables():
