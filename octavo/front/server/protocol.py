@@ -131,7 +131,8 @@ def bounded(base: Any, write_timeout: float) -> Any:
         _whole = False
 
         def waits_for_client(self) -> bool:
-            return not self._whole
+            answering = self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
+            return not self._whole and not answering
 
         def data_received(self, data: bytes) -> None:
             self._whole = False
