@@ -109,8 +109,15 @@ WAYS = (
 )
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("window", [None, 50])
+@pytest.mark.parametrize(
+    ("dtype", "window"),
+    [
+        ("float32", None),
+        ("bfloat16", 50),
+        pytest.param("float32", 50, marks=pytest.mark.slow),
+        pytest.param("bfloat16", None, marks=pytest.mark.slow),
+    ],
+)
 def test_any_schedule_gives_the_bits_of_each_alone(dtype, window):
     for way in WAYS:
         check(dtype, window, 0, **way)

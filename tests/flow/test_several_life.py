@@ -72,6 +72,7 @@ def test_a_signal_lets_requests_of_all_finish(tmp_path):
         all_gone(server, *processes.values())
 
 
+@pytest.mark.slow
 def test_what_is_not_finished_in_time_is_aborted_everywhere(tmp_path):
     with served(tmp_path) as server:
         server.ready()
@@ -170,6 +171,7 @@ def test_the_engine_is_killed(tmp_path):
         all_gone(server, *processes.values())
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_stopped_is_given_up(tmp_path):
     with served(tmp_path, "--step-timeout", "0.5") as server:
         server.ready()
