@@ -1,8 +1,9 @@
 """What `octavo tune` measured on a kind of GPU: for rows, a weight's shape and its joints the tile that multiplies
 fastest, or the library; for (row, key-value head) pairs how decode attends.
 
-A table is a JSON file. Those of this package lie in ``tables``, those that were made here in the user's cache, which
-win. They are read when a step of a GPU first asks; what no table knows is the asker's own affair.
+A table is a JSON file. The user's cache holds those that were made here, which win; ``tables`` is where this package's
+own would lie: it has none yet. They are read when a step of a GPU first asks; what no table knows is the asker's own
+affair.
 """
 
 import json
