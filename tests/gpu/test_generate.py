@@ -37,7 +37,7 @@ def test_generated_ids(tmp_path, architecture):
             ids, attention_mask=torch.ones_like(ids), max_new_tokens=30, do_sample=False, pad_token_id=0
         )
         want.append(out[0, len(prompt) :].tolist())
-    sizes = {"max_num_batched_tokens": 16, "max_num_seqs": 3, "block_size": 4, "gpu_memory_utilization": 0.1}
+    sizes = {"max_num_batched_tokens": 16, "max_num_seqs": 3, "block_size": 4, "kv_cache_memory_bytes": 32 << 20}
     for more in ({}, {"enforce_eager": True}, {"async_scheduling": False}):
         with LLM(model=str(folder), dtype="float32", skip_tokenizer_init=True, device="cuda", **sizes, **more) as llm:
             assert said(llm, prompts, 30) == want, more
@@ -46,7 +46,7 @@ def test_generated_ids(tmp_path, architecture):
 @pytest.mark.model
 def test_the_recorded_ids_of_the_embedded_model():
     cases = json.loads(GOLDEN.read_text())
-    with LLM(dtype="float32", device="cuda", skip_tokenizer_init=True, gpu_memory_utilization=0.5) as llm:
+    with LLM(dtype="float32", device="cuda", skip_tokenizer_init=True, kv_cache_memory_bytes=4 << 30) as llm:
         for case in cases:
             assert said(llm, [case["prompt_ids"]], len(case["output_ids"])) == [case["output_ids"]]
         every = said(llm, [case["prompt_ids"] for case in cases], 8)

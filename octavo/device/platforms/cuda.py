@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ class CUDA:
         self.device = torch.device("cuda", 0)
         self._stream: torch.cuda.Stream | None = None
         self._pool: Any = None
+        self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
 
     def describe(self) -> str:
         facts = torch.cuda.get_device_properties(self.device)
@@ -94,7 +96,7 @@ class CUDA:
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
         """Record what ``run`` launches, without doing it; the answer does it. All graphs share one pool of memory:
         what a graph leaves is good until another one runs."""
-        if self._pool is None:
+        if not self._graphs:  # a pool ends with the last of its graphs
             self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
@@ -107,6 +109,7 @@ class CUDA:
                 pass  # the capture is broken, as was to be expected: the first error tells why
             raise
         graph.capture_end()
+        self._graphs.add(graph)
         return graph.replay
 
     def idle(self) -> bool:

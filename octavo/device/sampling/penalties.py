@@ -83,12 +83,21 @@ class Counts:
     def penalise(self, logits: Tensor, drawing: Drawing, factors: list[Tensor]) -> None:
         assert self._prompted is not None
         assert self._counts is not None
-        assert drawing.ahead is None, "drafts are not counted here"
-        penalise(logits, drawing.device_rows, self._prompted, self._counts, *factors)
+        penalise(logits, drawing.device_rows, self._prompted, self._counts, *factors, drafts=self._drafts(drawing))
+
+    def _drafts(self, drawing: Drawing) -> Tensor | None:
+        """Of each row the drafts that count as said, int64[N, W], -1 behind the last; None where there are none."""
+        if drawing.ahead is None or not drawing.ahead.any():
+            return None
+        ahead = ship(drawing.ahead.astype(np.int64), self._rows.device).unsqueeze(1)
+        behind = torch.arange(int(drawing.ahead.max()), device=self._rows.device)
+        at = (drawing.device_lens.unsqueeze(1) - ahead + behind).clamp(max=self._rows.state.length - 1)
+        said = self._rows.state.history[drawing.device_rows.unsqueeze(1), at].long()
+        return said.masked_fill_(behind >= ahead, -1)
 
     def count(self, drawing: Drawing, tokens: Tensor, good: Tensor) -> None:
         assert self._counts is not None
-        count(self._counts, drawing.device_rows, tokens, good)
+        count(self._counts, drawing.device_rows, tokens, good, again=drawing.ahead is not None)
 
 
 class Lists:

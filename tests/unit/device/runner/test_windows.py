@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from device.double import VOCAB, Asynchronous, Driver, PagedAttention, Request, TinyModel, alone
 from octavo.device.kernels.step_out import commit, commit_windows
 from octavo.device.runner import runner as runner_module
+from octavo.device.sampling import penalties
 from octavo.wire.arrays import ints
 from octavo.wire.plan import GrammarMasks
 from octavo.wire.request import Sampling
@@ -65,13 +66,36 @@ def test_an_asynchronous_device_verifies_them_between_its_graphs(seed, window, w
 
 
 @settings(max_examples=6)
-@given(st.integers(0, 2**31), st.sampled_from((1, 4, 16)), st.sampled_from((None, 5)), st.sampled_from((0.0, 0.3, 1.0)))
-def test_with_any_drafts_each_says_what_it_says_without(seed, page, window, wrong):
+@given(
+    st.integers(0, 2**31),
+    st.sampled_from((1, 4, 16)),
+    st.sampled_from((None, 5)),
+    st.sampled_from((0.0, 0.3, 1.0)),
+    st.booleans(),
+)
+def test_with_any_drafts_each_says_what_it_says_without(seed, page, window, wrong, apart):
+    """``apart``: with the counts of a device whose memory is not the host's."""
     model = TinyModel(window=window)
     expected = [alone(r, model=model) for r in requests_of(seed)]
     requests = requests_of(seed)
-    drive(Driver(model, rows=4, page=page, seed=seed), requests, expected, np.random.default_rng(seed), wrong)
+    with pytest.MonkeyPatch.context() as patch:
+        if apart:
+            patch.setattr(penalties, "shared", lambda device: False)
+        drive(Driver(model, rows=4, page=page, seed=seed), requests, expected, np.random.default_rng(seed), wrong)
     assert [r.said for r in requests] == expected
+
+
+def test_drafts_count_where_a_row_has_its_counts_on_the_device(monkeypatch):
+    """A token that is drafted twice in a window counts twice, said or not."""
+    monkeypatch.setattr(penalties, "shared", lambda device: False)
+    model = TinyModel()
+    sampling = Sampling(seed=3, temperature=0.0, repetition_penalty=1.3, frequency_penalty=1.5, presence_penalty=0.5)
+    requests = [Request([1, 2, 3, 2], 30, sampling), Request([5, 6], 30, sampling)]
+    expected = [alone(request, model=model) for request in requests]
+    for wrong in (0.0, 0.4):
+        requests = [Request([1, 2, 3, 2], 30, sampling), Request([5, 6], 30, sampling)]
+        drive(Driver(model, rows=2), requests, expected, np.random.default_rng(1), wrong)
+        assert [request.said for request in requests] == expected
 
 
 @pytest.mark.parametrize("logits", [1 << 24, 2 * VOCAB])
