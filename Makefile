@@ -1,6 +1,9 @@
 # The first three commands of the README. Everything lives in .venv; nothing else on the machine is touched.
 .PHONY: demo serve test check bench clean
 
+# Processes that the tests run in; the tests of a file stay together and share its servers.
+WORKERS ?= 2
+
 demo: .venv/ready        ## start a server, ask it, stream the answer, stop it
 	@.venv/bin/python examples/demo.py
 
@@ -8,7 +11,7 @@ serve: .venv/ready       ## leave a server running on port 8000
 	@.venv/bin/octavo serve
 
 test: .venv/ready-test   ## the test suite
-	@.venv/bin/python -m pytest -q
+	@.venv/bin/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: .venv/ready-test  ## format, lint, types, import contracts, line counts
 	@scripts/check
@@ -19,7 +22,7 @@ bench: .venv/ready       ## the CPU workloads of benchmarks/
 .venv/ready: pyproject.toml constraints.txt scripts/setup
 	@scripts/setup
 
-.venv/ready-test: .venv/ready
+.venv/ready-test: pyproject.toml constraints.txt scripts/setup
 	@scripts/setup test
 
 clean:

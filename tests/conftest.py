@@ -8,8 +8,9 @@ import sys
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Before torch looks: models of tests are so small that more threads only wait for one another.
-os.environ.setdefault("OMP_NUM_THREADS", "2")
+# Before torch looks: models of tests are so small that more threads only wait for one another. Of several workers each
+# has a processor's share.
+os.environ.setdefault("OMP_NUM_THREADS", "1" if "PYTEST_XDIST_WORKER" in os.environ else "2")
 
 SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("explore", **SLOW)

@@ -18,7 +18,7 @@ IN_FLIGHT = 40 << 10
 #: Bytes of a line of the shared cache; numbers have two.
 _LINE = 64
 #: Tiles of a product that are tried, of so many shapes, and ways to decode of a number of pairs.
-TILES, SHAPES, WAYS = 27, 9, 24
+TILES, SHAPES, WAYS = 27, 9, 40
 
 
 def tiles(key: tuned.Linear) -> list[Tile]:
@@ -96,7 +96,10 @@ def ways(key: tuned.Decode) -> list[Decode]:
     least = min(PROCESSORS // 2, 8 * key.pairs)
     counts = [s for s in (1, 2, 4, 8, 16) if s == 1 or least <= key.pairs * s <= SPLIT_LIMIT]
     counts = [s for s in counts if s > 1 or key.pairs >= PROCESSORS // 3]
-    loads = ((64, 4, 3), (64, 4, 2), (128, 4, 2), (64, 2, 3), (64, 4, 4), (128, 8, 2), (32, 2, 4), (32, 4, 4))
+    loads = [(64, 4, 3), (64, 4, 2), (128, 4, 2), (64, 2, 3), (32, 4, 3), (32, 2, 3)]
+    if key.pairs >= 3 * PROCESSORS:  # what matters is how many programs a multiprocessor holds
+        loads += [(32, 2, 2), (32, 4, 2), (64, 2, 2), (32, 2, 4)]
+    loads += [(64, 4, 4), (128, 8, 2), (32, 4, 4)]
     for load in loads:
         for splits in counts:
             for early, pdl in ((True, AFTER), (False, FIRST), (True, FIRST)):

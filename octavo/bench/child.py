@@ -15,6 +15,8 @@ from octavo.errors import ConfigError
 #: No start takes longer without something being wrong.
 START_WITHIN = 600.0
 _END_WITHIN = 30.0
+#: Lines that an error of a failed start holds: a traceback's end with what went before it.
+_TOLD = 20
 #: What the names of API processes begin with.
 _API = "octavo-api-"
 
@@ -22,7 +24,7 @@ _API = "octavo-api-"
 class Child:
     """``python -m module args`` in a session of its own, once it says where it serves. A context manager.
 
-    Raises ``ConfigError`` with the last that it said where it does not come to serve.
+    Raises ``ConfigError`` with the last lines that it said where it does not come to serve.
     """
 
     def __init__(self, module: str, args: Sequence[str]):
@@ -56,7 +58,8 @@ class Child:
             if found := re.match(r"octavo serves .* at (\S+)", line):
                 return found[1]
             self.said.append(line.rstrip())
-        raise ConfigError(f"the start failed: {self.said[-1] if self.said else 'no message'}")
+        told = "\n".join(self.said[-_TOLD:])
+        raise ConfigError(f"the start failed: {told or 'no message'}")
 
     def _read(self) -> None:
         assert self._process.stdout is not None

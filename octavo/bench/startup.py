@@ -6,12 +6,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 from octavo.bench import report
 from octavo.bench.child import START_WITHIN, Child
+from octavo.common.client import FAILURES, fetch, reason, refusal
 from octavo.errors import ConfigError
 
 #: Runs in the child: everything that a user's own short script would do, with the clock read in between.
@@ -100,12 +102,18 @@ def _server(engine: dict[str, Any]) -> dict[str, Any]:
 
 
 def _first_token(url: str) -> None:
+    """Raises ``ConfigError`` with what the server said where it refuses."""
     body = {"prompt": list(range(100, 228)), "max_tokens": 1, "temperature": 0, "ignore_eos": True}
     request = urllib.request.Request(
         url + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=START_WITHIN) as answer:
-        answer.read()
+    try:
+        with fetch(request, START_WITHIN) as answer:
+            answer.read()
+    except urllib.error.HTTPError as error:
+        raise ConfigError(f"the first request failed: {refusal(error)}") from None
+    except FAILURES as error:
+        raise ConfigError(f"the first request failed: {reason(error)}") from None
 
 
 def _reason(stderr: str) -> str:

@@ -34,7 +34,7 @@ COPIES = 64
 #: Tokens of the contexts at which decode is measured; each counts alike.
 CONTEXTS = (256, 1024, 4096)
 #: What must be gained over what is in use for a change.
-GAIN = 0.02
+GAIN = 0.01
 #: Tokens of a page, as the Triton backend has them where nobody asks otherwise.
 PAGE = 64
 COLUMNS = ["rows", "n", "k", "joint", "pairs", "us", "before_us", "library_us", "tb_s", "gain_percent", "best"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from octavo.cli.terminal import waiting
 from octavo.common import log
-from octavo.common.client import FAILURES, Identity, add_tls_flags, bearer, fetch, identity, reason
+from octavo.common.client import FAILURES, Identity, add_tls_flags, bearer, fetch, identity, reason, refusal
 from octavo.config import env
 from octavo.config.args import EngineArgs
 from octavo.config.cli import Parser, add_flags, ask
@@ -187,7 +187,7 @@ class Remote:
         try:
             return fetch(request, PATIENCE, self._who)
         except urllib.error.HTTPError as error:
-            raise RequestError(_reason(error)) from None
+            raise RequestError(refusal(error)) from None
         except FAILURES as error:
             raise ConfigError(f"no server answers at {self._url}: {reason(error)}") from None
 
@@ -260,10 +260,3 @@ def _lines(answer: Iterable[bytes]) -> Iterator[bytes]:
         yield from answer
     except FAILURES as error:
         raise RequestFailed(f"the answer broke off: {reason(error)}") from None
-
-
-def _reason(error: urllib.error.HTTPError) -> str:
-    try:
-        return json.load(error)["error"]["message"]
-    except (ValueError, KeyError, TypeError):
-        return f"the server says {error.code} {error.reason}"

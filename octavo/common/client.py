@@ -2,6 +2,7 @@
 
 import argparse
 import http.client
+import json
 import ssl
 import urllib.error
 import urllib.request
@@ -108,6 +109,14 @@ def reason(error: Exception) -> str:
     if isinstance(why, http.client.HTTPException) and not isinstance(why, OSError):
         return "what answers is no HTTP server"
     return str(why)
+
+
+def refusal(error: urllib.error.HTTPError) -> str:
+    """What the server says of a request that it refused: its message, or the status where there is none."""
+    try:
+        return json.load(error)["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        return f"the server says {error.code} {error.reason}"
 
 
 def bearer(key: str | None) -> dict[str, str]:
