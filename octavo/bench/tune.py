@@ -302,6 +302,16 @@ def told(found: Mapping[Key, Tried], facts: ModelFacts, dtype: torch.dtype, labe
     return report.record(model=label, dtype=str(dtype).removeprefix("torch."), linear=linear, decode=decode)
 
 
+def brief(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record without what lost."""
+    return {
+        name: [{key: one[key] for key in one if key not in ("candidates", "failed")} for one in value]
+        if name in ("linear", "decode")
+        else value
+        for name, value in record.items()
+    }
+
+
 def _read(key: Key, facts: ModelFacts, dtype: torch.dtype) -> list[int]:
     """Bytes that one run reads, by size."""
     if isinstance(key, tuned.Decode):

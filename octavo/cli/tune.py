@@ -16,6 +16,7 @@ def parser() -> Parser:
     found.add_argument("--max-num-seqs", type=int, default=256, help="rows of the largest decode step (256)")
     found.add_argument("--seconds", type=float, default=170.0, help="stop after so long, compiling included (170)")
     found.add_argument("--output", metavar="FILE", help="write the table there (where starts find it)")
+    found.add_argument("--details", metavar="FILE", help="write there what every candidate took")
     return found
 
 
@@ -59,7 +60,9 @@ def main(argv: Sequence[str]) -> int:
     record = tune.told(found, facts, dtype, label)
     record["seconds"] = round(time.monotonic() - begun, 1)
     path = Path(args.output or tuned.folder() / f"{tuned.slug(gpus[0].name)}--{tuned.slug(label)}.json")
-    tuned.write(path, record)
+    if args.details:
+        tuned.write(Path(args.details), record)
+    tuned.write(path, tune.brief(record))
     print(tune.table(record))
     left = len(keys) - len(found)
     print(f"{path}: {len(found)} of {len(keys)} questions in {record['seconds']} s")

@@ -1,9 +1,8 @@
 """What `octavo tune` measured on a kind of GPU: for rows, a weight's shape and its joints the tile that multiplies
 fastest, or the library; for (row, key-value head) pairs how decode attends.
 
-A table is a JSON file. The user's cache holds those that were made here, which win; ``tables`` is where this package's
-own would lie: it has none yet. They are read when a step of a GPU first asks; what no table knows is the asker's own
-affair.
+A table is a JSON file. The user's cache holds those that were made here, which win over this package's own, in
+``tables``. They are read when a step of a GPU first asks; what no table knows is the asker's own affair.
 """
 
 import json
@@ -154,9 +153,13 @@ def _whole(values: Any, count: int) -> tuple[int, ...]:
 
 
 def write(path: Path, told: Mapping[str, Any]) -> None:
-    """Keep a table for later starts."""
+    """Keep a table for later starts, an entry a line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f"{path.name}.{os.getpid()}")
-    scratch.write_text(json.dumps(told, indent=1))
+    fields = []
+    for name, value in told.items():
+        lines = ",\n  ".join(map(json.dumps, value)) if isinstance(value, list) and value else None
+        fields.append(f"{json.dumps(name)}: {json.dumps(value) if lines is None else f'[{chr(10)}  {lines}{chr(10)} ]'}")
+    scratch.write_text("{\n " + ",\n ".join(fields) + "\n}\n")
     scratch.replace(path)
     _read.cache_clear()
