@@ -5,6 +5,7 @@ A step is real: rows with pages of their own, drawn tokens, committed. Its conte
 the pages hold what was there.
 """
 
+import re
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -156,6 +157,7 @@ class Step:
 
     def kernels(self, known: Sequence[Launch]) -> list[dict[str, Any]]:
         """Where a step's time goes, longest first: a device's kernels, or a CPU's operators."""
+        spans: Iterable[tuple[str, float, float]]
         if self.replays:
             body, tail = self._parts()
             self._reset()
@@ -170,7 +172,7 @@ class Step:
             else:
                 self._whole(PROFILED)
         if self.replays:
-            spans = device_spans(profile.function_events)
+            spans = exclusive(device_spans(profile.function_events))
         else:
             spans = [
                 (one.name, one.time_range.start, one.self_cpu_time_total)
@@ -262,6 +264,22 @@ def device_spans(events: Iterable[Any]) -> list[tuple[str, float, float]]:
     kind = torch.autograd.DeviceType.CUDA
     spans = [(one.name, one.time_range.start, one.time_range.elapsed_us()) for one in events if one.device_type == kind]
     return sorted(spans, key=lambda span: span[1])
+
+
+def exclusive(spans: Iterable[tuple[str, float, float]]) -> Iterator[tuple[str, float, float]]:
+    """Spans in the order of their starts, each from where all before it have ended: a kernel may be there early and wait
+    for the one before it, which is that one's time."""
+    ended = float("-inf")
+    for name, start, us in spans:
+        begin, end = max(start, ended), start + us
+        yield short(name), begin, max(end - begin, 0.0)
+        ended = max(ended, end)
+
+
+def short(name: str) -> str:
+    """A kernel's name without what its library adds: namespaces and the arguments of templates."""
+    bare = re.sub(r"\(anonymous namespace\)", "", name.removeprefix("void ")).partition("<")[0]
+    return bare.rpartition("::")[2] or name
 
 
 def tally(spans: Iterable[tuple[str, float, float]], steps: int, known: Sequence[Launch] = ()) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from octavo.bench import offline, report
-from octavo.bench.step import device_spans, profiler, tally
+from octavo.bench.step import device_spans, exclusive, profiler, short, tally
 from octavo.bench.workloads import Workload
 
 #: Where a host's time goes: (attribute of the core, "" for itself; method; what it is called).
@@ -55,7 +55,7 @@ def trace(work: Workload, engine: Mapping[str, Any], steps: int, label: str, ski
             raise RuntimeError(f"the run of {counts['steps']} steps ended before step {first} and {steps} more")
         device, host = got[0]
         figures = analyse(device, host)
-        kernels = tally(((one.name, one.start, one.end - one.start) for one in device), steps)
+        kernels = tally(exclusive((one.name, one.start, one.end - one.start) for one in device), steps)
     finally:
         llm.close()
     return report.record(
@@ -171,7 +171,7 @@ def analyse(device: Sequence[Span], host: Sequence[Span]) -> dict[str, Any]:
         "window_us": round(whole, 1),
         "busy_percent": round(100 * busy / whole, 1) if whole else 0.0,
         "gaps": [
-            {"gap_us": round(us, 1), "after": after[:48], "before": before[:48], "phase": phase}
+            {"gap_us": round(us, 1), "after": short(after), "before": short(before), "phase": phase}
             for us, after, before, phase in told[:GAPS]
         ],
         "idle": [

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from octavo.bench import step, trace
-from octavo.bench.step import Launch, tally
+from octavo.bench.step import Launch, exclusive, tally
 from octavo.bench.trace import Span, analyse
 from octavo.bench.workloads import Workload
 from octavo.cli.main import main
@@ -112,3 +112,12 @@ def test_the_launches_of_a_step_have_names_and_bytes():
     one_row = step.launches(QWEN, torch.bfloat16, 1, Draw.GREEDY)
     assert sum(one.read for one in one_row) == layers
     assert [one.kernel for one in one_row].count("decode") == 3
+
+
+def test_a_kernel_that_waits_for_another_is_not_counted_twice():
+    spans = [
+        ("void at::native::(anonymous namespace)::fill<float, 4>(int)", 0.0, 5.0),
+        ("tile", 2.0, 8.0),
+        ("tile", 3.0, 1.0),
+    ]
+    assert list(exclusive(spans)) == [("fill", 0.0, 5.0), ("tile", 5.0, 5.0), ("tile", 10.0, 0.0)]
