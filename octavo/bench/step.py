@@ -267,8 +267,8 @@ def device_spans(events: Iterable[Any]) -> list[tuple[str, float, float]]:
 
 
 def exclusive(spans: Iterable[tuple[str, float, float]]) -> Iterator[tuple[str, float, float]]:
-    """Spans in the order of their starts, each from where all before it have ended: a kernel may be there early and wait
-    for the one before it, which is that one's time."""
+    """Spans in the order of their starts, each from where all before it have ended: a kernel may be there early and
+    wait for the one before it, which is that one's time."""
     ended = float("-inf")
     for name, start, us in spans:
         begin, end = max(start, ended), start + us
