@@ -14,7 +14,8 @@ from octavo.common.log import logger
 from octavo.config.engine import EngineConfig
 from octavo.core.engine import commands
 from octavo.core.engine.boot import Booted, boot
-from octavo.core.engine.inbox import Aborts, Adds, Compiled, Inbox, Job, Taught
+from octavo.core.engine.inbox import Aborts, Adds, Compiled, Followed, Inbox, Job, Taught
+from octavo.core.engine.masking import Masking
 from octavo.core.engine.watchdog import Watchdog
 from octavo.core.executor.inline import make_worker
 from octavo.core.grammar.base import Compiler
@@ -76,6 +77,8 @@ class EngineCore:
         self.spent = Spent()
         self._closed = False
         self._interrupt: BaseException | None = None
+        #: There was nothing to plan, and nothing has come in since.
+        self._waits = False
 
     # CorePort.
 
@@ -99,6 +102,7 @@ class EngineCore:
             self.grammars: Grammars[Request] = Grammars(
                 self._compiler, ready.vocab, self._compiled, gone=lambda request: request.state is State.DONE
             )
+            self.masking = Masking(self.scheduler, self.grammars, lambda work: self.inbox.put(Followed(work)))
             self.watchdog = Watchdog(self.config.schedule.step_timeout)
         return self._booted.ready
 
@@ -166,6 +170,7 @@ class EngineCore:
                 finally:
                     self._lock.release()
             self.grammars.close()
+            self.masking.close()
             self.watchdog.close()
         if self._worker is not None:
             self._worker.close()
@@ -232,6 +237,7 @@ class EngineCore:
                 return launched
             begin = time.monotonic()
             plan = self.scheduler.schedule()
+            self._waits = plan is None and not self.scheduler.goes_on
             if plan is None:
                 return launched
             planned = time.monotonic()
@@ -258,7 +264,7 @@ class EngineCore:
             return self._not_launched(plan, error)
         if plan.awaits is not None:
             self._retire(until=plan.awaits)
-        masks = self._masks(plan)
+        masks = self.masking.masks(plan)
         try:
             tickets = self.worker.sample(masks)
             assert len(tickets) == plan.repeat, "the worker owes one ticket a sub-step"
@@ -282,12 +288,14 @@ class EngineCore:
         """The oldest sub-step, or all up to ``until``."""
         while self._inflight and (until is None or self._inflight[0][1].step <= until):
             plan, ticket = self._inflight.popleft()
+            self._waits = False
             self.watchdog.begin(f"step {ticket.step}")
             begin = time.monotonic()
             result, extras = self._result(plan, ticket)
             came = time.monotonic()
             self.scheduler.pace.retired(ticket.step, came)
             self.scheduler.update(plan, result, extras)
+            self.masking.hand_over()
             self.steps += 1
             self.spent.wait += came - begin
             self.spent.plan += time.monotonic() - came
@@ -323,7 +331,9 @@ class EngineCore:
     # What arrives.
 
     def _take(self) -> None:
+        self.masking.expire()
         for event in self.inbox.drain():
+            self._waits = False
             if isinstance(event, Adds):
                 for wire in event.requests:
                     self._add(wire)
@@ -334,6 +344,8 @@ class EngineCore:
                     self.scheduler.abort(event.client, event.handles, event.reason)
             elif isinstance(event, Compiled):
                 self._add_compiled(event.request, event.outcome)
+            elif isinstance(event, Followed):
+                self.masking.arrived(event.work)
             elif isinstance(event, Taught):
                 self.grammars.teach(self.config.grammar, event.vocabulary)
             else:
@@ -361,8 +373,7 @@ class EngineCore:
         if isinstance(outcome, RequestError):
             self.scheduler.refuse(request, outcome)
         else:
-            request.grammar = outcome
-            self.scheduler.queue(request)
+            self.masking.queue(request, outcome)
 
     def _run(self, job: Job) -> None:
         try:
@@ -375,22 +386,14 @@ class EngineCore:
         if isinstance(job.error, EngineDead):  # a device that is gone for a command is gone for steps too
             raise job.error
 
-    def _masks(self, plan: StepPlan) -> Any:
-        if not len(plan.masked):
-            return None
-        followers = []
-        for index in plan.masked.tolist():
-            request = self.scheduler.book.at[plan.rows[index]]
-            known = request is not None and request.epoch == plan.epochs[index]
-            followers.append(request.grammar if known and request is not None else None)
-        return self.grammars.masks(plan, followers)
-
     # Odds and ends.
 
     @property
     def runnable(self) -> bool:
         """Whether the next step would find something to launch: only then is there no reason to sleep."""
         book = self.scheduler.book
+        if book.held and self._waits:
+            return False  # for masks, which come through the inbox
         return bool(book.freed) or (bool(book.running or book.queue) and not self.scheduler.paused)
 
     def rest(self, timeout: float | None) -> None:
@@ -402,11 +405,12 @@ class EngineCore:
         self.inbox.wait(patience if again is None else min(again, again if patience is None else patience))
 
     def patience(self, timeout: float | None) -> float | None:
-        """How long to sleep: not past anybody's deadline."""
-        deadline = self.scheduler.book.next_deadline()
-        if deadline is None:
+        """How long to sleep: not past anybody's deadline, nor that of a mask under way."""
+        deadlines = (self.scheduler.book.next_deadline(), self.masking.lane.next_deadline())
+        due = min((one for one in deadlines if one is not None), default=None)
+        if due is None:
             return timeout
-        left = max(0.0, deadline - time.monotonic())
+        left = max(0.0, due - time.monotonic())
         return left if timeout is None else min(left, timeout)
 
     def _report(self) -> None:

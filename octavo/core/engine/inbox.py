@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from octavo.core.grammar.lane import Work
 from octavo.core.grammar.manager import Follower
 from octavo.core.scheduler.request import Request
 from octavo.errors import RequestError
@@ -37,6 +38,13 @@ class Compiled:
 
 
 @dataclass(slots=True)
+class Followed:
+    """A grammar was followed off the loop."""
+
+    work: Work[Request]
+
+
+@dataclass(slots=True)
 class Taught:
     """What grammars are made of."""
 
@@ -55,7 +63,7 @@ class Job:
     tell: Callable[["Job"], None] | None = field(default=None, repr=False)
 
 
-Event: TypeAlias = Adds | Aborts | Compiled | Taught | Job
+Event: TypeAlias = Adds | Aborts | Compiled | Followed | Taught | Job
 
 
 class Inbox:

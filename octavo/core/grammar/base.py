@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from octavo.common.registry import Registry
+from octavo.core.grammar.cost import Cost
 from octavo.wire.arrays import Ints
 from octavo.wire.request import GrammarRef
 from octavo.wire.vocabulary import Vocabulary
@@ -46,6 +47,10 @@ class Compiler(Protocol):
     def kept(self, ref: GrammarRef) -> Grammar | None:
         """One that was compiled before, at once, from any thread; None for another."""
         return None
+
+    def cost(self, ref: GrammarRef) -> Cost:
+        """What masks of a grammar that was compiled take: one for all that follow it. From any thread."""
+        return Cost()
 
     def close(self) -> None:
         """Nothing more will be asked for; who waits for ``compile`` is told so."""

@@ -9,7 +9,8 @@ from octavo.common.log import logger
 from octavo.common.proc import stand_back
 from octavo.config.engine import GrammarSection
 from octavo.core.grammar.base import DEFAULT, ENGINES, PARAM, Compiler, Engine, Grammar, NotQuick, Template
-from octavo.core.grammar.trial import NICE, NoTime, Outlasted, TookTooLong, Trial
+from octavo.core.grammar.cost import Cost
+from octavo.core.grammar.trial import NICE, NoTime, Outlasted, TookTooLong, Trial, Verdict
 from octavo.errors import BadRequest
 from octavo.wire.request import GrammarRef
 from octavo.wire.vocabulary import Vocabulary
@@ -35,7 +36,7 @@ class TriedCompiler(Compiler):
         self._trial = Trial(self._backend, vocabulary, width)
         self._first = Trial(self._backend, vocabulary, width, COMMON)
         self._engine: Engine | None = None
-        self._kept: OrderedDict[Key, Template] = OrderedDict()
+        self._kept: OrderedDict[Key, tuple[Template, Cost]] = OrderedDict()
         self._text = 0
         #: Those that were not compiled in time, and what was said of them: once is enough.
         self._slow: OrderedDict[Key, str] = OrderedDict()
@@ -43,33 +44,38 @@ class TriedCompiler(Compiler):
 
     def kept(self, ref: GrammarRef) -> Grammar | None:
         with self._lock:
-            template = self._kept.get(key := _key(ref))
-            if template is None:
+            found = self._kept.get(key := _key(ref))
+            if found is None:
                 return None
             self._kept.move_to_end(key)
-        return template.open()
+        return found[0].open()
+
+    def cost(self, ref: GrammarRef) -> Cost:
+        with self._lock:
+            found = self._kept.get(_key(ref))
+        return Cost() if found is None else found[1]
 
     def compile(self, ref: GrammarRef) -> Grammar:
         if (grammar := self._known(ref)) is not None:
             return grammar
         try:
-            text = self._trial.check(ref)
+            tried = self._trial.check(ref)
         except TookTooLong as error:
             with self._lock:
                 self._slow[_key(ref)] = error.message
                 while len(self._slow) > KEPT:
                     self._slow.popitem(last=False)
             raise
-        return self._build(ref, text)
+        return self._build(ref, tried)
 
     def compile_quickly(self, ref: GrammarRef) -> Grammar:
         if (grammar := self._known(ref)) is not None:
             return grammar
         try:
-            text = self._first.check(ref)
+            tried = self._first.check(ref)
         except (TookTooLong, Outlasted, NoTime):
             raise NotQuick from None
-        return self._build(ref, text)
+        return self._build(ref, tried)
 
     def _known(self, ref: GrammarRef) -> Grammar | None:
         """Raises ``BadRequest`` for one that is known to take too long."""
@@ -81,16 +87,16 @@ class TriedCompiler(Compiler):
             raise BadRequest(refusal, PARAM)
         return None
 
-    def _build(self, ref: GrammarRef, text: str) -> Grammar:
+    def _build(self, ref: GrammarRef, tried: Verdict) -> Grammar:
         # Only this thread stands back, which holds the interpreter's lock for moments alone: whoever starts a process
         # holds it until the process is there, and the loop would wait for its turn.
         with ThreadPoolExecutor(1, "octavo-grammar-build", stand_back, (NICE,)) as behind:
-            template = behind.submit(self._ready().build, text).result()
+            template = behind.submit(self._ready().build, tried.text).result()
         key = _key(ref)
         with self._lock:
             if key not in self._kept:
                 self._text += len(ref.text)
-            self._kept[key] = template
+            self._kept[key] = template, Cost(tried.dearest, tried.guesses)
             while len(self._kept) > KEPT or (self._text > KEPT_TEXT and len(self._kept) > 1):
                 (_, old, _, _), _ = self._kept.popitem(last=False)
                 self._text -= len(old)

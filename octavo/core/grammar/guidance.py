@@ -4,6 +4,7 @@ Its own limits bound the work of a mask; whatever passes them ends the request w
 """
 
 import re
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,12 +13,14 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from octavo.common.math import cdiv
 from octavo.core.grammar import prepare
 from octavo.core.grammar.base import PARAM, allow
+from octavo.core.grammar.cost import DEAR
 from octavo.errors import BadRequest, Unsupported
 from octavo.wire.arrays import Ints
 from octavo.wire.request import GrammarRef
 from octavo.wire.vocabulary import Vocabulary
 
-#: A schema's text may be most of a megabyte; a mask of schemas in use costs 0.2 ms at most, of the worst some 5 ms.
+#: A schema's text may be most of a megabyte; a mask of schemas in use costs 0.2 ms at most, of the worst some 5 ms,
+#: which ``cost`` keeps out of the step loop.
 LIMITS = LLParserLimits(
     initial_lexer_fuel=1_000_000,
     step_lexer_fuel=50_000,
@@ -75,20 +78,26 @@ class GuidanceTemplate:
 
     def __init__(self, matcher: LLMatcher, engine: Guidance, names: bool):
         self._matcher = matcher
-        self._engine = engine
-        self._names = names
+        self.engine = engine
+        self.names = names
 
     def open(self) -> "GuidanceGrammar":
-        return GuidanceGrammar(self._matcher.deep_copy(), self._engine, self._names)
+        return GuidanceGrammar(self)
+
+    def matcher(self) -> LLMatcher:
+        return self._matcher.deep_copy()
 
 
 class GuidanceGrammar:
-    def __init__(self, matcher: LLMatcher, engine: Guidance, names: bool):
-        self._matcher = matcher
-        self._engine = engine
-        self._names = names
+    def __init__(self, template: GuidanceTemplate):
+        self._template = template
+        self._engine = template.engine
+        self._matcher = template.matcher()
+        self._said: list[int] = []
         #: Tokens said behind the end, which the library does not count.
         self._beyond = 0
+        #: Whether the library was asked for forced text, all of which it goes over; whether it may be asked again.
+        self._ahead, self._looks = False, True
 
     def accept(self, token: int) -> bool:
         if token in self._engine.ends and self._matcher.is_accepting():
@@ -97,6 +106,12 @@ class GuidanceGrammar:
         if self._beyond:
             return False
         # Asked first: a matcher that consumes a wrong token is broken for good.
+        if not (self._takes(token) or (self._again() and self._takes(token))):
+            return False
+        self._said.append(token)
+        return True
+
+    def _takes(self, token: int) -> bool:
         return self._matcher.validate_tokens([token]) == 1 and self._matcher.consume_token(token)
 
     def fill(self, bits: Ints) -> None:
@@ -104,24 +119,52 @@ class GuidanceGrammar:
             allow(bits, self._engine.ends)
             return
         # Asked for forced text, the library goes ahead over it, and then cannot tell the mask of a token that has none.
-        if self._names and (named := _TOKEN.match(self._matcher.compute_ff_bytes())):
+        if self._ahead and self._template.names and (named := _TOKEN.match(self._forced_text())):
             allow(bits, (int(named[1]),))
             return
         part = bits[: self._engine.words]
         self._matcher.unsafe_compute_mask_ptr(part.ctypes.data, part.nbytes)
+        if self._matcher.is_error() and self._again():
+            self._matcher.unsafe_compute_mask_ptr(part.ctypes.data, part.nbytes)
         if self._matcher.is_error():
             raise RuntimeError(self._matcher.get_error())
 
     def rollback(self, count: int) -> None:
         beyond = min(count, self._beyond)
         self._beyond -= beyond
-        if count > beyond and not self._matcher.rollback(count - beyond):
+        count -= beyond
+        if not count:
+            return
+        del self._said[len(self._said) - count :]
+        if not self._matcher.rollback(count) and not self._again():
             raise RuntimeError(self._matcher.get_error())
 
     def forced(self, limit: int) -> list[int]:
         if self._beyond or self._matcher.is_stopped():
             return []
-        return self._engine.cut(self._matcher.compute_ff_bytes()[:_FORCED], limit)
+        return self._engine.cut(self._forced_text()[:_FORCED], limit)
+
+    def _forced_text(self) -> bytes:
+        """The library holds the interpreter's lock while it looks for it, so where that takes long it is not asked
+        again."""
+        if not self._looks:
+            return b""
+        self._ahead = True
+        begin = time.thread_time()
+        text = self._matcher.compute_ff_bytes()
+        if time.thread_time() - begin > DEAR:
+            self._anew()
+        return text
+
+    def _again(self) -> bool:
+        """Start anew, where the library may have passed its limits only on the way over forced text."""
+        return self._ahead and self._matcher.is_error() and self._anew()
+
+    def _anew(self) -> bool:
+        """Start anew from the tokens that were said, and ask for no forced text any more."""
+        self._ahead = self._looks = False
+        self._matcher = self._template.matcher()
+        return self._matcher.consume_tokens(self._said)
 
 
 class Cuts:
@@ -129,20 +172,16 @@ class Cuts:
     longer one there."""
 
     def __init__(self, pieces: Sequence[bytes], special: frozenset[int]):
-        self._pieces = pieces
-        self._special = special
-        self._ids: dict[bytes, int] | None = None
-        self._longest = 0
+        # At once: it takes tens of milliseconds, which nobody has time for later.
+        self._ids: dict[bytes, int] = {}
+        for token, piece in enumerate(pieces):
+            if piece and token not in special:
+                self._ids.setdefault(piece, token)
+        self._longest = min(max(map(len, self._ids), default=0), 64)
 
     def __call__(self, text: bytes, limit: int) -> list[int]:
         if not text:
             return []
-        if self._ids is None:
-            ids: dict[bytes, int] = {}
-            for token, piece in enumerate(self._pieces):
-                if piece and token not in self._special:
-                    ids.setdefault(piece, token)
-            self._ids, self._longest = ids, min(max(map(len, ids), default=0), 64)
         found: list[int] = []
         at = 0
         while at < len(text) and len(found) < limit:
@@ -159,7 +198,6 @@ class Cuts:
 
     def _length(self, text: bytes, at: int) -> int:
         """Bytes of the longest token that the text at ``at`` begins with; 0 for none."""
-        assert self._ids is not None
         for length in range(min(self._longest, len(text) - at), 0, -1):
             if text[at : at + length] in self._ids:
                 return length

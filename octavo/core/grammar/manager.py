@@ -3,6 +3,7 @@
 import heapq
 import itertools
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
@@ -14,8 +15,10 @@ from octavo.common.math import cdiv
 from octavo.config.engine import GrammarSection
 from octavo.core.grammar.base import PARAM, Compiler, Grammar, NotQuick, allow, allows
 from octavo.core.grammar.compiler import TriedCompiler
+from octavo.core.grammar.cost import Cost, budget
 from octavo.core.grammar.reasoning import FREE, Free, Reasoning
 from octavo.errors import RequestError
+from octavo.wire.arrays import Ints
 from octavo.wire.plan import GrammarMasks, StepPlan
 from octavo.wire.request import GrammarRef
 from octavo.wire.vocabulary import Vocabulary
@@ -35,19 +38,48 @@ class Follower:
 
     ``eos`` are the ids that the grammar itself allows where it is complete; the request's other ``stops`` are allowed
     there too. What a grammar engine raises ends its own request, by the next ``accept``, and nobody else's.
+
+    ``cost`` says whether the loop may call it; a dear one is followed elsewhere (``follow``), and then nobody else
+    calls it. ``ready``: the mask of the next token, where it is known already.
     """
 
-    def __init__(self, grammar: Grammar, reasoning: Reasoning, stops: tuple[int, ...] = (), eos: tuple[int, ...] = ()):
+    def __init__(
+        self,
+        grammar: Grammar,
+        reasoning: Reasoning,
+        stops: tuple[int, ...] = (),
+        eos: tuple[int, ...] = (),
+        cost: Cost | None = None,
+    ):
         self._grammar = grammar
         self._reasoning = reasoning
+        self.cost = Cost() if cost is None else cost
+        self.ready: Ints | None = None
         self._eos = eos
         self._stops = tuple(token for token in stops if token not in eos)
         #: Of the ``eos`` those that end the request: it may have been asked to ignore them.
         self._ends = tuple(token for token in eos if token in stops)
         self._broken = False
 
+    @property
+    def dear(self) -> bool:
+        return self.cost.dear
+
     def accept(self, token: int) -> bool:
         """Follow a token that was said. False: it breaks the grammar."""
+        self.ready = None
+        return self._accept(token)
+
+    def follow(self, tokens: Sequence[int], words: int) -> Ints | str:
+        """Follow tokens that were said: the mask of the next one, of so many words, or what is wrong with them."""
+        for token in tokens:
+            if not self.accept(token):
+                return f"token {token} breaks the grammar of this request"
+        bits: Ints = np.zeros(words, np.int32)
+        self.fill(bits)
+        return bits
+
+    def _accept(self, token: int) -> bool:
         if self._broken:
             return False
         if self._reasoning.accept(token):
@@ -89,8 +121,13 @@ class Follower:
             return []
         if reasoning.stage.open:
             return list(reasoning.forced()[:limit])
+        if not self.cost.guesses:
+            return []
+        begin = time.thread_time()
         try:
-            return self._grammar.forced(limit)
+            forced = self._grammar.forced(limit)
+            self.cost.guessed(time.thread_time() - begin)
+            return forced
         except BaseException as error:
             _pass_on(error)
             log.exception("a grammar could not say what it forces")
@@ -104,12 +141,15 @@ class Follower:
         stage, accepted = self._reasoning.stage, 0
         last = len(drafts)
         for i, line in enumerate(bits):
-            self.fill(line)
+            if i == 0 and self.ready is not None:
+                line[:] = self.ready
+            else:
+                self.fill(line)
             if i == last:
                 break
             ruled = not self._reasoning.takes(drafts[i])
             over = ruled and drafts[i] in self._ends
-            if self._broken or over or not allows(line, drafts[i]) or not self.accept(drafts[i]):
+            if self._broken or over or not allows(line, drafts[i]) or not self._accept(drafts[i]):
                 bits[i + 1 :] = -1
                 break
             accepted += ruled
@@ -175,7 +215,8 @@ class Grammars(Generic[T]):
         self._threads().submit(self._compile_next)
 
     def _follow(self, key: T, grammar: Grammar, ref: GrammarRef, stops: tuple[int, ...]) -> None:
-        self._notify(key, Follower(grammar, Reasoning(ref), stops, self._eos))
+        cost = self.compiler.cost(ref) if self.compiler is not None else Cost()
+        self._notify(key, Follower(grammar, Reasoning(ref), stops, self._eos, cost))
 
     def _compile_next(self) -> None:
         with self._lock:
@@ -221,21 +262,39 @@ class Grammars(Generic[T]):
                 self._patient = ThreadPoolExecutor(1, "octavo-grammar")
             return self._patient
 
-    def masks(self, plan: StepPlan, followers: Sequence[Follower | None]) -> GrammarMasks | None:
-        """Masks for ``plan.masked``, whose followers these are; None (the request has just ended) allows everything."""
-        if not len(plan.masked):
-            return None
+    def masks(self, plan: StepPlan, followers: Sequence[Follower | None]) -> tuple[GrammarMasks, set[int]]:
+        """Masks for ``plan.masked``, whose followers these are; None (the request has just ended) allows everything.
+        What each takes is told to its ``cost``; one that turns out to be dear keeps its mask, so that it is not made
+        again. Also the indexes of followers that got no mask, but lines that allow everything: they are dear, or the
+        step has spent what it may on masks."""
         drafts = _drafts(plan) if len(plan.draft_tokens) else [[]] * len(plan.masked)
         bits = np.zeros((len(drafts) + sum(map(len, drafts)), self._words), np.int32)
+        left: set[int] = set()
         at = 0
-        for some, follower in zip(drafts, followers, strict=True):
+        now = time.thread_time()
+        until = now + budget(len(followers))
+        for index, (some, follower) in enumerate(zip(drafts, followers, strict=True)):
             lines = bits[at : at + 1 + len(some)]
             at += len(lines)
             if follower is None:
                 lines[:] = -1
-            else:
-                follower.fill_window(lines, some)
-        return GrammarMasks(plan.masked, bits)
+                continue
+            if follower.ready is None and (follower.dear or now > until):
+                lines[:] = -1
+                left.add(index)
+                continue
+            known = follower.ready is not None
+            follower.fill_window(lines, some)
+            begin, now = now, time.thread_time()
+            if made := len(lines) - known:
+                follower.cost.took((now - begin) / made, len(drafts))
+                if follower.dear and not known:
+                    follower.ready = lines[0].copy()
+        return GrammarMasks(plan.masked, bits), left
+
+    def follow(self, follower: Follower, tokens: Sequence[int]) -> Ints | str:
+        """``Follower.follow``, for masks as wide as this model's."""
+        return follower.follow(tokens, self._words)
 
     def close(self) -> None:
         if self.compiler is not None:

@@ -11,6 +11,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -20,6 +21,7 @@ from octavo.common.log import logger
 from octavo.common.math import cdiv
 from octavo.common.proc import Child, spawn, stand_back
 from octavo.core.grammar.base import ENGINES, PARAM, Engine, Grammar
+from octavo.core.grammar.cost import Cost
 from octavo.errors import BadRequest, RequestError, RequestFailed, Unsupported
 from octavo.wire.request import GrammarRef
 from octavo.wire.vocabulary import Vocabulary
@@ -40,8 +42,9 @@ NICE = 10
 MEMORY = 2 << 30
 #: Bytes of the stack that compiling gets; what works there works on a usual one.
 STACK = 4 << 20
-#: Tokens of a random answer that a grammar is tried with.
+#: Tokens of a random answer that a grammar is tried with, and forced ones that it is asked for before each.
 STEPS = 16
+AHEAD = 8
 _HEAD = struct.Struct("<I")
 
 
@@ -53,12 +56,15 @@ class Setup(Struct, array_like=True):
 
 
 class Verdict(Struct, array_like=True):
-    """``text``: the grammar as ``Engine.build`` takes it. ``error``: what is wrong with it instead; ``status`` then."""
+    """``text``: the grammar as ``Engine.build`` takes it. ``error``: what is wrong with it instead; ``status`` then.
+    ``dearest``, ``guesses``: as ``Cost`` takes them."""
 
     text: str = ""
     error: str | None = None
     param: str | None = None
     status: int = 400
+    dearest: float = 0.0
+    guesses: bool = True
 
 
 class TookTooLong(BadRequest):
@@ -90,9 +96,9 @@ class Trial:
         """The process, where there is one."""
         return None if self._child is None else self._child.pid
 
-    def check(self, ref: GrammarRef) -> str:
-        """The grammar as ``Engine.build`` takes it, which will then succeed. Raises ``BadRequest``, and
-        ``RequestFailed`` where it is not the grammar that is to blame."""
+    def check(self, ref: GrammarRef) -> Verdict:
+        """The grammar as ``Engine.build`` takes it, which will then succeed, and what it costs. Raises ``BadRequest``,
+        and ``RequestFailed`` where it is not the grammar that is to blame."""
         try:
             verdict = self._ask(ref)
         except EOFError:  # somebody may have ended the process, whatever it was doing; a second time it is the grammar
@@ -105,7 +111,7 @@ class Trial:
         if verdict.error is not None:
             kind = Unsupported if verdict.status == Unsupported.status else BadRequest
             raise kind(verdict.error, verdict.param)
-        return verdict.text
+        return verdict
 
     def _ask(self, ref: GrammarRef) -> Verdict:
         """Raises ``EOFError`` where the process ended over it, or had ended before."""
@@ -254,8 +260,9 @@ def _verdict(ref: GrammarRef, engine: Engine | None, refused: RequestError | Non
             raise refused
         assert engine is not None
         text = engine.prepare(ref)
-        _walk(engine.build(text).open(), width)
-        return Verdict(text)
+        template = engine.build(text)
+        dearest = _walk(template.open(), width)
+        return Verdict(text, dearest=dearest, guesses=_guesses(template.open(), width))
     except RequestError as error:
         return Verdict("", error.message, error.param, error.status)
     except MemoryError:
@@ -264,18 +271,40 @@ def _verdict(ref: GrammarRef, engine: Engine | None, refused: RequestError | Non
         return Verdict("", f"the grammar could not be compiled: {str(error)[:200]}", PARAM)
 
 
-def _walk(grammar: Grammar, width: int) -> None:
-    """Say a few random tokens. Raises ``BadRequest`` where the grammar passes the limits of its engine."""
+def _walk(grammar: Grammar, width: int, ahead: Callable[[], None] = lambda: None) -> float:
+    """Say a few random tokens, calling ``ahead`` before each. Gives the seconds of the dearest mask. Raises
+    ``BadRequest`` where the grammar passes the limits of its engine."""
     random = np.random.default_rng(0)
+    dearest = 0.0
     for _ in range(STEPS):
         bits = np.zeros(cdiv(width, 32), np.int32)
+        ahead()
+        begin = time.thread_time()
         try:
             grammar.fill(bits)
         except RuntimeError as error:
             raise BadRequest(f"the grammar is too complex: {str(error)[:120]}", PARAM) from None
+        dearest = max(dearest, time.thread_time() - begin)
         may = np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little"))
         if not len(may) or not grammar.accept(int(random.choice(may))):
-            return
+            break
+    return dearest
+
+
+def _guesses(grammar: Grammar, width: int) -> bool:
+    """Whether what it forces is told in the time of a cheap mask."""
+    cost = Cost()
+
+    def ahead() -> None:
+        begin = time.thread_time()
+        grammar.forced(AHEAD)
+        cost.guessed(time.thread_time() - begin)
+
+    try:
+        _walk(grammar, width, ahead)
+    except (RuntimeError, RequestError):
+        return False
+    return cost.guesses
 
 
 def _bound(memory: int) -> None:

@@ -11,6 +11,7 @@ from octavo.core.kv.manager import KVManager
 from octavo.core.scheduler.columns import (
     FIRST,
     GRAMMAR,
+    HELD,
     LOGPROBS,
     MANY_STOPS,
     PROMPT_LOGPROBS,
@@ -65,6 +66,9 @@ class Book:
         self.bulky = 0
         #: Rows whose drafts are in flight.
         self.verifying = 0
+        #: Rows that are held, and what they have said that their grammars have not followed yet.
+        self.held = 0
+        self._unfollowed: list[tuple[Request, list[int]]] = []
         self._order: Ints | None = None
         #: About the rows, where all of them only decode and somebody has looked.
         self.steady: Steady | None = None
@@ -258,6 +262,7 @@ class Book:
         self.freed.append(row)
         self.bulky -= bool(c.flags[row] & (LOGPROBS | PROMPT_LOGPROBS))
         self.verified(row)
+        self.release(row)
         c.epoch[row] = -1
         c.pending[row] = 0
         self.at[row] = None
@@ -270,6 +275,13 @@ class Book:
         self._order = self.steady = None
         self.kv.release(request.tables)
 
+    def push(self, request: Request) -> None:
+        """It waits for a row, but first for who works with its grammar."""
+        if request.busy:
+            request.state = State.BLOCKED
+        else:
+            self.queue.push(request)
+
     def preempt(self, request: Request) -> None:
         """Finish and add again: what was published stays in the prefix cache, what is still in flight is dropped by its
         epoch and drawn again, the same, since draws are keyed by position."""
@@ -279,7 +291,7 @@ class Book:
         request.epoch += 1
         self.waiting_tokens += len(request.tokens)
         self.counters.preemptions += 1
-        self.queue.push(request)
+        self.push(request)
 
     def make_room(self, request: Request, count: int) -> bool:
         """See that ``count`` pages are free, preempting from the worst rank on. False: ``request`` itself had to go."""
@@ -326,6 +338,27 @@ class Book:
         if self.columns.flags[row] & VERIFYING:
             self.columns.flags[row] &= ~VERIFYING
             self.verifying -= 1
+
+    def hold(self, row: int) -> None:
+        """Leave a row out of plans until it is released."""
+        if not self.columns.flags[row] & HELD:
+            self.columns.flags[row] |= HELD
+            self.held += 1
+
+    def release(self, row: int) -> None:
+        if self.columns.flags[row] & HELD:
+            self.columns.flags[row] &= ~HELD
+            self.held -= 1
+
+    def unfollowed(self, request: Request, tokens: list[int]) -> None:
+        """A held row has said tokens that its grammar is to follow off the loop."""
+        self._unfollowed.append((request, tokens))
+
+    def take_unfollowed(self) -> list[tuple[Request, list[int]]]:
+        if not self._unfollowed:
+            return []
+        found, self._unfollowed = self._unfollowed, []
+        return found
 
     def publish(self, request: Request) -> None:
         """Pages all of whose tokens are computed in retired steps: findable from now on; what left a window goes."""
@@ -378,6 +411,8 @@ class Book:
             assert steady.steps <= (c.limit - c.length)[rows].min() - 1
         bulky = LOGPROBS | PROMPT_LOGPROBS
         assert self.verifying == sum(bool(c.flags[request.row] & VERIFYING) for request in self.running)
+        assert self.held == sum(bool(c.flags[request.row] & HELD) for request in self.running)
+        assert not self._unfollowed
         assert self.bulky == sum(bool(c.flags[request.row] & bulky) for request in self.running)
         assert sorted(r.row for r in self.prefilling) == sorted(np.flatnonzero(c.prefill).tolist())
         assert len(self.queue) == sum(request.state is State.WAITING for request in self.live.values())

@@ -14,6 +14,8 @@ GRAMMAR = 8
 FIRST = 16
 #: Drafts of the row are in flight: how far it is will be known when they come back.
 VERIFYING = 32
+#: What the row may say next is worked out off the loop: it is in no plan until that is known.
+HELD = 64
 
 # The fields of a block. What changes together stands together: a plan raises the first three of its decodes by one, a
 # retired decode changes the second to the sixth by ``RETIRED_BY`` (the sixth where the client hears of it at once).

@@ -83,6 +83,8 @@ class Drafts:
                 break
             request, length = self.book.at[row], int(c.length[row])
             assert request is not None
+            if request.grammar is not None and request.grammar.dear:
+                continue  # of its masks one at a time is there
             # The last token of all is drawn behind a draft, so it is none.
             most = min(self.most, left, int(c.limit[row]) - length - 1)
             if self._thrifty and not (most := self._pays(request, len(decodes), most)):

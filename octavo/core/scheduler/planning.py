@@ -13,6 +13,7 @@ from octavo.core.scheduler.columns import (
     COMPUTED,
     FLAGS,
     GRAMMAR,
+    HELD,
     LENGTH,
     LIMIT,
     LOGPROBS,
@@ -66,6 +67,8 @@ class Planner:
         self.step = 0
         #: Pages hashed in this pass, and log-probabilities of prompts that its step will tell.
         self._hashed = self._told = 0
+        #: The pass has hashed as much as it may, and the next one goes on with that.
+        self.goes_on = False
         most = book.schedule.max_num_seqs
         self._ones, self._zeros, self._true = np.ones(most, np.int32), np.zeros(most, np.int32), np.ones(most, np.bool_)
         for column in (self._ones, self._zeros, self._true):
@@ -78,6 +81,7 @@ class Planner:
         if idle:
             return self._build(book.order[:0], []) if book.freed else None
         before = book.counters.preemptions
+        self.goes_on = False
         decodes = self._decodes()
         left = book.schedule.max_num_batched_tokens - len(decodes)
         self._told = 0
@@ -107,7 +111,7 @@ class Planner:
 
     def _decodes(self) -> Ints:
         """Rows that continue from their own last token, with pages for it. A row whose last token is surely in flight,
-        or whose drafts are, is left out."""
+        or whose drafts are, or that is held, is left out."""
         book, c = self.book, self.book.columns
         rows, steady = book.order, book.steady
         if not len(rows):
@@ -116,8 +120,8 @@ class Planner:
             return self._with_pages(rows, steady.chosen(c.computed >= c.capacity))
         block = c.block[:, rows]
         ready = (block[LENGTH] + block[PENDING] < block[LIMIT]) & (block[PREFILL] == 0)
-        if book.verifying:
-            ready &= block[FLAGS] & VERIFYING == 0
+        if book.verifying or book.held:
+            ready &= block[FLAGS] & (VERIFYING | HELD) == 0
         if not ready.all():
             rows, block = rows[ready], block[:, ready]
         short = block[COMPUTED] >= block[CAPACITY]
@@ -227,6 +231,7 @@ class Planner:
             length = len(request.tokens)
             hashes = self._hashes(request)
             if hashes is None:
+                self.goes_on = True
                 break
             most = (length - 1) // kv.page
             match = kv.match(hashes, most)

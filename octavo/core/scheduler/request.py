@@ -13,7 +13,7 @@ from octavo.wire.result import LogprobArrays, joined
 
 
 class State(enum.Enum):
-    """BLOCKED: waits for something outside the loop, such as a grammar. WAITING: for a row. RUNNING: has one."""
+    """BLOCKED: waits for something outside the loop, a grammar or its mask. WAITING: for a row. RUNNING: has one."""
 
     BLOCKED = 0
     WAITING = 1
@@ -30,6 +30,10 @@ class Ruler(Protocol):
     def drafts(self, limit: int) -> list[int]:
         """At most ``limit`` tokens about which it leaves no choice."""
 
+    @property
+    def dear(self) -> bool:
+        """Whether what it lets through takes too long to be worked out in the loop."""
+
 
 @dataclass(slots=True, eq=False)
 class Request:
@@ -38,7 +42,7 @@ class Request:
     ``rank``: smaller goes first and is preempted last. ``scored``: prompt log-probabilities delivered so far.
     ``scheduled``: whether it ever had a row. ``awaits``: hash of the page for which it waits, since another request
     computes it; empty for none. ``lookup``: where its tokens came before, once a drafter wants to know. ``trust``: how
-    good its drafts were, where only good ones are made.
+    good its drafts were, where only good ones are made. ``busy``: somebody off the loop works with its grammar.
     """
 
     wire: EngineRequest
@@ -60,6 +64,7 @@ class Request:
     many_stops: frozenset[int] = frozenset()
     lookup: Lookup | None = None
     trust: Trust | None = None
+    busy: bool = False
 
     def __post_init__(self) -> None:
         self.tokens = unpack_tokens(self.wire.tokens)

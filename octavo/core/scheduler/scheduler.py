@@ -69,7 +69,7 @@ class Scheduler:
     def queue(self, request: Request) -> None:
         """The request waits for nothing but a row."""
         self.replies.answer(request.wire.client, Admitted(request.wire.handle))
-        self.book.queue.push(request)
+        self.book.push(request)
         self.pace.arrived(time.monotonic())
 
     def refuse(self, request: Request, error: RequestError) -> None:
@@ -86,6 +86,11 @@ class Scheduler:
         now = time.monotonic()
         self.book.expire(now)
         return self._planner.plan(now, idle=self.paused)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the last pass ended where it had done enough at once."""
+        return self._planner.goes_on
 
     def wants_extras(self, plan: StepPlan) -> bool:
         """Whether the step's bulky results will be looked at."""

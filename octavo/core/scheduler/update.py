@@ -16,6 +16,7 @@ from octavo.core.scheduler.columns import (
     FULL_AT,
     GRAMMAR,
     HANDLE,
+    HELD,
     LENGTH,
     LIMIT,
     LOGPROBS,
@@ -226,7 +227,11 @@ class Updater:
                 request = book.at[rows[index]]
                 assert request is not None
                 assert request.grammar is not None
-                for token in c.tokens[rows[index], length[index] - counts[index] : length[index]].tolist():
+                said = c.tokens[rows[index], length[index] - counts[index] : length[index]].tolist()
+                if c.flags[rows[index]] & HELD:
+                    book.unfollowed(request, said)
+                    continue
+                for token in said:
                     if not request.grammar.accept(token):
                         book.fail(request, f"token {token} breaks the grammar of this request")
                         break
