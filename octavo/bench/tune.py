@@ -89,14 +89,22 @@ class Tried:
     seconds: dict[Choice, list[float]] = field(default_factory=dict)
     failed: dict[Choice, str] = field(default_factory=dict)
 
+    def ranked(self) -> list[Choice]:
+        """The choices, that with the least time first, each size counting alike."""
+        cost = self._cost()
+        return sorted(cost, key=lambda one: cost[one])
+
     def best(self, before: Choice) -> Choice:
-        """The choice with the least time, each size counting alike; ``before`` where the gain is small."""
-        least = [min(times) for times in zip(*self.seconds.values(), strict=True)]
-        cost = {one: sum(t / m for t, m in zip(times, least, strict=True)) for one, times in self.seconds.items()}
-        winner = min(cost, key=lambda one: cost[one])
+        """The first of the ranked; ``before`` where the gain is small."""
+        cost = self._cost()
+        winner = self.ranked()[0]
         if before in cost and cost[winner] > (1 - GAIN) * cost[before]:
             return before
         return winner
+
+    def _cost(self) -> dict[Choice, float]:
+        least = [min(times) for times in zip(*self.seconds.values(), strict=True)]
+        return {one: sum(t / m for t, m in zip(times, least, strict=True)) for one, times in self.seconds.items()}
 
 
 def questions(facts: ModelFacts, dtype: torch.dtype, most: int) -> list[Key]:
@@ -221,12 +229,14 @@ def alone(key: Key, choice: Choice) -> tuned.Table:
     return tuned.Table(linear={key: choice})
 
 
-def variants(keys: Sequence[Key], facts: ModelFacts, dtype: torch.dtype) -> list[Variant]:
-    """What has to be compiled to try all of it, each once."""
+def variants(
+    keys: Mapping[Key, Sequence[Choice]] | Sequence[Key], facts: ModelFacts, dtype: torch.dtype
+) -> list[Variant]:
+    """What has to be compiled to try these choices (of a mere sequence: all that there are), each once."""
     found: dict[Variant, None] = {}
     for key in keys:
         run, _, _ = case(key, facts, dtype, torch.device("cpu")).run(PAGE, copies=1)
-        for choice in choices(key)[1]:
+        for choice in keys[key] if isinstance(keys, Mapping) else choices(key)[1]:
             with tuned.using(alone(key, choice)), listing() as listed:
                 run(0)
             found |= dict.fromkeys(listed)
@@ -272,30 +282,38 @@ def tune(
     return found
 
 
-def told(found: Mapping[Key, Tried], facts: ModelFacts, dtype: torch.dtype, label: str) -> dict[str, Any]:
-    """The table's file: ``kernels.tuned`` reads ``key`` and ``best``, the rest is for people."""
+def told(
+    found: Mapping[Key, Tried],
+    facts: ModelFacts,
+    dtype: torch.dtype,
+    label: str,
+    chosen: Mapping[Key, Choice] | None = None,
+) -> dict[str, Any]:
+    """The table's file: ``kernels.tuned`` reads ``key`` and ``best``, the rest is for people. ``chosen``: what whole
+    steps decided, over what was fastest alone."""
     linear: list[dict[str, Any]] = []
     decode: list[dict[str, Any]] = []
     for key, tried in found.items():
         before, _ = choices(key)
-        best = tried.best(before)
+        alone_best = tried.best(before)
+        best = (chosen or {}).get(key, alone_best)
         times = {one: [round(1e6 * t, 3) for t in seconds] for one, seconds in tried.seconds.items()}
         is_decode = isinstance(key, tuned.Decode)
         one: dict[str, Any] = {
             "key": list(key),
             "best": None if best is None else list(best),
             "before": None if before is None else list(before),
-            "us": times[best],
+            "us": times[alone_best],
             "before_us": times.get(before),
             "tb_s": [
                 round(size / t / 1e12, 3)
-                for size, t in zip(_read(key, facts, dtype), tried.seconds[best], strict=False)
+                for size, t in zip(_read(key, facts, dtype), tried.seconds[alone_best], strict=False)
             ],
             "candidates": [[None if how is None else list(how), each] for how, each in times.items()],
             "failed": [[None if how is None else list(how), why] for how, why in tried.failed.items()],
         }
         if is_decode:
-            one["contexts"] = list(CONTEXTS[: len(times[best])])
+            one["contexts"] = list(CONTEXTS[: len(times[alone_best])])
         else:
             one["library_us"] = times.get(None)
         (decode if is_decode else linear).append(one)

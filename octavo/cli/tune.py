@@ -35,9 +35,10 @@ def main(argv: Sequence[str]) -> int:
     begun = time.monotonic()
     import torch
 
-    from octavo.bench import tune
+    from octavo.bench import refine, tune
     from octavo.config.checkpoint import locate
     from octavo.device.kernels import tuned
+    from octavo.device.kernels.variants import Variant
     from octavo.device.kernels.warm import Warming
 
     facts = locate(args.model, load_format="dummy").facts
@@ -46,24 +47,34 @@ def main(argv: Sequence[str]) -> int:
     keys = tune.questions(facts, dtype, args.max_num_seqs)
     needed = tune.variants(keys, facts, dtype)
     print(f"{len(keys)} questions, {len(needed)} kernels to compile", flush=True)
-    warming = Warming(gpus[0].capability)
-    try:
-        warming.add(needed)
-        warming.seal()
-        warming.wait()
-        print(warming.told(), flush=True)
-    finally:
-        warming.close()
+
+    def compile_all(variants: Sequence[Variant]) -> None:
+        warming = Warming(gpus[0].capability)
+        try:
+            warming.add(variants)
+            warming.seal()
+            warming.wait()
+            print(warming.told(), flush=True)
+        finally:
+            warming.close()
+
+    compile_all(needed)
     with torch.inference_mode():
         room = torch.cuda.mem_get_info(device)[0] // 2
         found = tune.tune(keys, facts, dtype, device, tune.GraphClock(), begun + args.seconds, room)
-    record = tune.told(found, facts, dtype, label)
+        torch.cuda.empty_cache()
+    compile_all(tune.variants(refine.finalists(found), facts, dtype))
+    with refine.Steps(args.model, facts, dtype, args.max_num_seqs) as steps:
+        refined = refine.refine(found, facts.kv_heads, steps, lambda: time.monotonic() > begun + args.seconds)
+    record = tune.told(found, facts, dtype, label, refined.chosen)
+    record["steps"] = refine.told(refined, steps.layers)
     record["seconds"] = round(time.monotonic() - begun, 1)
     path = Path(args.output or tuned.folder() / f"{tuned.slug(gpus[0].name)}--{tuned.slug(label)}.json")
     if args.details:
         tuned.write(Path(args.details), record)
     tuned.write(path, tune.brief(record))
     print(tune.table(record))
+    print(refine.shown(record["steps"]))
     left = len(keys) - len(found)
     print(f"{path}: {len(found)} of {len(keys)} questions in {record['seconds']} s")
     if left:

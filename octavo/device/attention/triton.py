@@ -16,7 +16,7 @@ from octavo.common.math import cdiv, next_power_of_two
 from octavo.device.attention.base import AttentionNeed, GraphUse, KVCache, LayerAttention
 from octavo.device.batch.batch import InputBatch
 from octavo.device.kernels import tuned
-from octavo.device.kernels.launch import AFTER, FIRST, exact, launch
+from octavo.device.kernels.launch import AFTER, FIRST, LATE, exact, launch
 from octavo.wire.kv import KVSpec
 
 #: (row, key-value head, split) triples of a step whose rows are split, at most.
@@ -312,7 +312,7 @@ class TritonAttention:
                 DV=layer.v_dim,
                 DVP=_padded(layer.v_dim),
                 **flags,
-                pdl=how.pdl,
+                pdl=AFTER if how.pdl == LATE else how.pdl,  # it has nothing to do late
                 num_warps=4,
             )
 

@@ -31,7 +31,8 @@ PARTS, TILES = 1 << 22, 4096
 
 class Tile(NamedTuple):
     """Rows, weight rows and columns of a tile, splits of K, loads in flight, warps; ``ahead``: lines of 128 bytes of
-    each weight row that are asked for before the inputs are there (0, or a power of two)."""
+    each weight row that are asked for before the inputs are there (0, or a power of two); ``release``: when the next
+    kernel may start (``kernels.launch``)."""
 
     m: int
     n: int
@@ -40,6 +41,7 @@ class Tile(NamedTuple):
     stages: int
     warps: int
     ahead: int = 0
+    release: int = AFTER
 
     def fits(self, rows: int, n: int, k: int) -> bool:
         """Whether it can multiply so many rows with a weight [n, k]."""
@@ -250,7 +252,7 @@ def tiled(
         ADD=add is not None,
         EPS=eps or 0.0,
         EXACT=exact(x.dtype),
-        pdl=AFTER,
+        pdl=how.release,
         num_warps=how.warps,
     )
     return out if add is None else with_squares(out, after)

@@ -7,6 +7,8 @@ Programmatic dependent launch (PDL) lets a kernel begin while the one before it 
     AFTER   the next kernel may start once this one's inputs are there
     FIRST   the next kernel may start at once. It may then run beside several before it, so that what a kernel reads
             before it waits must be older than the last PLAIN launch: weights, tables, pages of earlier steps
+    LATE    the next kernel may start once this one has done most of its work, where it calls ``triton.pdl.yield_late``:
+            a kernel that is there early takes room, and takes it where there happens to be some
 
 Triton is imported by the files under ``kernels.triton`` alone, which are imported when a tensor is on a GPU.
 """
@@ -24,7 +26,7 @@ from torch import Tensor
 #: arguments, ``pdl``, options.
 Taker = Callable[[Any, tuple[int, ...], tuple[Any, ...], int, dict[str, Any]], None]
 
-PLAIN, AFTER, FIRST = 0, 1, 2
+PLAIN, AFTER, FIRST, LATE = 0, 1, 2, 3
 _taker: Taker | None = None
 
 

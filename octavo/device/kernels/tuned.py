@@ -22,7 +22,7 @@ from octavo.common.math import next_power_of_two
 _log = logger(__name__)
 PACKAGE = Path(__file__).parent / "tables"
 #: Numbers of a tile and of a way to decode, in the files.
-TILE, DECODE = 7, 7
+TILE, DECODE = 8, 7
 #: Least and most rows of a bucket of linears.
 LEAST, MOST = 16, 512
 
@@ -158,8 +158,9 @@ def write(path: Path, told: Mapping[str, Any]) -> None:
     scratch = path.with_name(f"{path.name}.{os.getpid()}")
     fields = []
     for name, value in told.items():
-        lines = ",\n  ".join(map(json.dumps, value)) if isinstance(value, list) and value else None
-        fields.append(f"{json.dumps(name)}: {json.dumps(value) if lines is None else f'[{chr(10)}  {lines}{chr(10)} ]'}")
+        lines = map(json.dumps, value if isinstance(value, list) else [value])
+        text = ",\n  ".join(lines)
+        fields.append(f"{json.dumps(name)}: " + (f"[\n  {text}\n ]" if isinstance(value, list) else text))
     scratch.write_text("{\n " + ",\n ".join(fields) + "\n}\n")
     scratch.replace(path)
     _read.cache_clear()

@@ -128,8 +128,8 @@ def test_it_ends_when_it_is_told_to():
 @pytest.mark.parametrize(
     ("key", "choice"),
     [
-        (tuned.Linear(16, 48, 128, "norm"), (16, 16, 64, 2, 2, 4, 1)),
-        (tuned.Linear(70, 128, 128, "add"), (64, 32, 64, 1, 2, 4, 0)),
+        (tuned.Linear(16, 48, 128, "norm"), (16, 16, 64, 2, 2, 4, 1, 3)),
+        (tuned.Linear(70, 128, 128, "add"), (64, 32, 64, 1, 2, 4, 0, 1)),
         (tuned.Linear(16, 64, 64, "norm+silu"), None),
         (tuned.Decode(4, 2, 32), (16, 2, 1, 1, 4, 2, 1)),
     ],

@@ -11,7 +11,7 @@ Over 600 lines: all of these kernels know one layout of a page, and it is said h
 import triton
 import triton.language as tl
 
-from octavo.device.kernels.triton.pdl import await_inputs, release
+from octavo.device.kernels.triton.pdl import await_inputs, release, yield_late
 
 NEVER = tl.constexpr(-1e30)
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -357,6 +357,7 @@ def decode(
         )
         acc = tl.dot(p.to(v.dtype), v, acc * a[:, None], input_precision=EXACT)
         m = mn
+    yield_late(PDL)
     here = (g < G)[:, None] & in_dv[None, :]
     mine = row * NH + head * G + g
     last = splits <= 1

@@ -8,7 +8,7 @@ take the sums of the kernel that wrote the row (``squares`` [M, S] float32, S pa
 import triton
 import triton.language as tl
 
-from octavo.device.kernels.triton.pdl import INTERPRETED, await_inputs, release
+from octavo.device.kernels.triton.pdl import INTERPRETED, await_inputs, release, yield_late
 
 #: Bytes of a line of the cache that all programs share.
 LINE = tl.constexpr(128)
@@ -206,6 +206,7 @@ def tile(
                 xt = tl.load(xs + (k + k0)[None, :], mask=rows & inside, other=0.0)
                 wt = tl.load(at + (k + k0)[None, :], mask=(n < N)[:, None] & inside, other=0.0)
             acc = tl.dot(xt, tl.trans(wt), acc, input_precision=EXACT)
+    yield_late(PDL)
     last = True
     if SK > 1:
         spot = m[:, None] * N + n[None, :]

@@ -1,4 +1,4 @@
-"""The two device-side calls of programmatic dependent launch; see ``kernels.launch``."""
+"""The device-side calls of programmatic dependent launch; see ``kernels.launch``."""
 
 import os
 
@@ -23,4 +23,11 @@ def await_inputs(PDL: tl.constexpr):
     if PDL:
         cuda.gdc_wait()
     if PDL == 1:
+        cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def yield_late(PDL: tl.constexpr):
+    """Behind the loop of a kernel that may be launched LATE."""
+    if PDL == 3:
         cuda.gdc_launch_dependents()

@@ -1,0 +1,198 @@
+"""The second half of `octavo tune`: of each question the few fastest answers, tried again in whole steps.
+
+Alone, a kernel follows its like. In a step it follows others, which hold registers and shared memory when it comes, and
+it is what the next one finds: the fastest alone is not always the fastest there, nor is when it lets the next kernel
+start. So one question after another is answered by the time of the body of a step, the others' answers being kept.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from octavo.bench import report
+from octavo.bench.step import Step
+from octavo.bench.tune import COPIES, ROTATED, Choice, Key, Tried, choices
+from octavo.common.math import cdiv
+from octavo.config.args import EngineArgs
+from octavo.config.facts import ModelFacts
+from octavo.config.resolve import resolve
+from octavo.core.engine.core import EngineCore
+from octavo.device.kernels import tuned
+from octavo.device.kernels.joined import Tile
+from octavo.device.kernels.launch import AFTER, FIRST, LATE
+from octavo.device.runner.decode import SIZES
+
+#: Answers of a question that are tried, each with every time to let the next kernel start.
+FEW = 6
+#: Tokens of context at which products are tried, and at which decode is, each counting alike.
+CONTEXT, CONTEXTS = 256, (256, 1024)
+#: Steps of a measurement, and tokens that contexts are given beyond their length.
+STEPS, SLACK = 12, 64
+#: What must be gained for a change: less is noise.
+GAIN = 0.002
+
+#: Rows, tokens of context, table -> seconds of a step's body. Raises what running it raises.
+Measure = Callable[[int, int, tuned.Table], float]
+
+
+@dataclass
+class Refined:
+    """``chosen``: the answer to each question; ``steps``: of each number of rows, seconds of a step at each context
+    with the fastest alone, and with what was chosen."""
+
+    chosen: dict[Key, Choice] = field(default_factory=dict)
+    steps: dict[int, tuple[list[float], list[float]]] = field(default_factory=dict)
+
+
+def finalists(found: Mapping[Key, Tried]) -> dict[Key, list[Choice]]:
+    """What is tried again of each question, the fastest alone first."""
+    tried: dict[Key, list[Choice]] = {}
+    for key, each in found.items():
+        few = [each.best(choices(key)[0]), *each.ranked()]
+        few = list(dict.fromkeys(few))[:FEW]
+        more = (_released(key, how, when) for how in few for when in _whens(key))
+        tried[key] = list(dict.fromkeys([*few, *more]))
+    return tried
+
+
+def _whens(key: Key) -> tuple[int, ...]:
+    return (AFTER, FIRST, LATE) if isinstance(key, tuned.Decode) else (AFTER, LATE)
+
+
+def _released(key: Key, how: Choice, when: int) -> Choice:
+    if how is None:
+        return None
+    if isinstance(key, tuned.Decode):
+        return (*how[:-1], when)
+    return tuple(Tile._make(how)._replace(release=when))
+
+
+def refine(
+    found: Mapping[Key, Tried], kv_heads: int, measure: Measure, over: Callable[[], bool] = lambda: False
+) -> Refined:
+    """Answers in whole steps, for the rows that each question is about, until ``over``. What fails is not chosen."""
+    tried = finalists(found)
+    chosen = {key: few[0] for key, few in tried.items()}
+    done = Refined(chosen)
+    for rows in sorted({_rows(key, kv_heads) for key in tried}):
+        keys = [key for key in tried if _rows(key, kv_heads) == rows]
+        before = [_time(measure, rows, context, chosen) for context in CONTEXTS]
+        for key in sorted(keys, key=lambda key: isinstance(key, tuned.Decode)):  # attention last: it is the longest
+            contexts = CONTEXTS if isinstance(key, tuned.Decode) else (CONTEXT,)
+            base = [_time(measure, rows, context, chosen) for context in contexts]
+            best = float(len(contexts)) * (1 - GAIN)
+            for how in tried[key][1:]:
+                if over():
+                    return done
+                times = [_time(measure, rows, context, chosen | {key: how}) for context in contexts]
+                cost = sum(t / b for t, b in zip(times, base, strict=True))
+                if cost < best:
+                    best, chosen[key] = cost, how
+        done.steps[rows] = before, [_time(measure, rows, context, chosen) for context in CONTEXTS]
+    return done
+
+
+def _rows(key: Key, kv_heads: int) -> int:
+    """At which a question is tried: the largest step that asks it."""
+    if isinstance(key, tuned.Decode):
+        return SIZES[max(bisect_right(SIZES, key.pairs // kv_heads) - 1, 0)]
+    return key.rows
+
+
+def _time(measure: Measure, rows: int, context: int, chosen: Mapping[Key, Choice]) -> float:
+    try:
+        return measure(rows, context, table(chosen))
+    except Exception:  # a choice that does not run is none
+        return float("inf")
+
+
+def table(chosen: Mapping[Key, Choice]) -> tuned.Table:
+    """The answers as a table."""
+    made = tuned.Table()
+    for key, how in chosen.items():
+        if isinstance(key, tuned.Decode):
+            made.decode[key] = how or ()
+        else:
+            made.linear[key] = how
+    return made
+
+
+def told(refined: Refined, layers: int) -> list[dict[str, Any]]:
+    """Milliseconds of ``layers`` layers, for the record."""
+    return [
+        {"rows": rows, "layers": layers, "contexts": list(CONTEXTS)}
+        | {
+            name: [round(1e3 * t, 4) for t in times]
+            for name, times in zip(("alone_ms", "chosen_ms"), both, strict=True)
+        }
+        for rows, both in sorted(refined.steps.items())
+    ]
+
+
+def shown(steps: Sequence[Mapping[str, Any]]) -> str:
+    """The same for a terminal."""
+    lines = [
+        {
+            "rows": one["rows"],
+            "layers": one["layers"],
+            "context": context,
+            "alone_ms": one["alone_ms"][at],
+            "chosen_ms": one["chosen_ms"][at],
+            "gain_percent": round(100 * (one["alone_ms"][at] / one["chosen_ms"][at] - 1), 1),
+        }
+        for one in steps
+        for at, context in enumerate(one["contexts"])
+    ]
+    return report.table(lines, ["rows", "layers", "context", "alone_ms", "chosen_ms", "gain_percent"])
+
+
+class Steps:
+    """``Measure`` on this machine's GPU: a few layers of the model, as many as its shared cache does not hold. A
+    context manager."""
+
+    def __init__(self, model: str, facts: ModelFacts, dtype: torch.dtype, rows: int):
+        heads = facts.q_heads * facts.head_dim
+        layer = facts.hidden * (2 * heads + 2 * facts.kv_heads * facts.head_dim + 3 * facts.ffn) * dtype.itemsize
+        self.layers = min(facts.layers, max(2, min(COPIES, cdiv(ROTATED, layer))))
+        self._longest = min(max(CONTEXTS), facts.max_positions - SLACK)
+        longest = self._longest + SLACK
+        config = resolve(
+            EngineArgs.of(
+                {
+                    "model": model,
+                    "load_format": "dummy",
+                    "dtype": str(dtype).removeprefix("torch."),
+                    "skip_tokenizer_init": True,
+                    "max_num_seqs": rows,
+                    "max_model_len": longest,
+                    "enable_prefix_caching": False,
+                    "kv_cache_memory_bytes": (rows + 1)
+                    * longest
+                    * 2
+                    * self.layers
+                    * facts.kv_heads
+                    * facts.head_dim
+                    * dtype.itemsize,
+                }
+            )
+        )
+        few = replace(config.model.facts, layers=self.layers, windows=facts.windows[: self.layers])
+        self._core = EngineCore(replace(config, model=replace(config.model, facts=few)))
+        self._step: tuple[int, Step] | None = None
+
+    def __enter__(self) -> "Steps":
+        self._core.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._core.close()
+
+    def __call__(self, rows: int, context: int, table: tuned.Table) -> float:
+        runner: Any = self._core.worker._runner  # type: ignore[attr-defined]
+        if self._step is None or self._step[0] != rows:
+            self._step = rows, Step(runner, rows, self._longest, 0.0, STEPS)
+        with tuned.using(table):
+            return self._step[1].body_seconds(min(context, self._longest))
