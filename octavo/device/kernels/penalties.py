@@ -12,6 +12,7 @@ def penalise(
     rep: Tensor,
     freq: Tensor,
     pres: Tensor,
+    *,
     drafts: Tensor | None = None,
 ) -> None:
     """In place on float32 logits [N, V] of persistent ``rows`` int64[N].

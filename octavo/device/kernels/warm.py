@@ -6,6 +6,7 @@ that is given by hand: the key in the cache is that of the launch. Triton calls 
 library for each kind of argument list, which are compiled here too; where no driver is, against a stand-in of it.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -103,7 +104,8 @@ class Warming:
 
     def _add(self, task: tuple) -> None:
         (self._folder / str(self.count)).write_bytes(pickle.dumps(task))
-        os.write(self._tasks, self.count.to_bytes(_WORD, "little"))  # 16,384 fit
+        with contextlib.suppress(BrokenPipeError):  # every process has ended, as who waits for it is told
+            os.write(self._tasks, self.count.to_bytes(_WORD, "little"))  # 16,384 fit
         self._pending.add(self.count)
         self.count += 1
 

@@ -12,6 +12,7 @@ import pytest
 from octavo.common import probe
 from octavo.device.kernels import warm
 from octavo.device.kernels.variants import Variant
+from octavo.testing.served import PATIENCE
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None or probe.compiler() is None, reason="needs Triton and a C compiler"
@@ -93,10 +94,13 @@ def test_what_cannot_be_compiled_is_told_and_ends():
         warming.close()
 
 
-def test_processes_that_end_are_not_waited_for():
+@pytest.mark.parametrize("before", [False, True])
+def test_processes_that_end_are_not_waited_for(before):
+    """Whether they have ended before more is added, or may end while it is."""
     warming = warm.Warming((9, 0), 2)
     for child in warming._children:
         child.kill()
+        assert not before or child.wait(PATIENCE)
     warming.add([variant("rms")])
     warming.seal()
     warming.wait()
