@@ -8,9 +8,11 @@ import sys
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Before torch looks: models of tests are so small that more threads only wait for one another. Of several workers each
-# has a processor's share.
-os.environ.setdefault("OMP_NUM_THREADS", "1" if "PYTEST_XDIST_WORKER" in os.environ else "2")
+# Before torch looks: models of tests are so small that more threads only wait for one another. Workers share the
+# processors; they inherit the variable from the process that started them.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["OMP_NUM_THREADS"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "2")
 
 SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("explore", **SLOW)
@@ -23,6 +25,13 @@ def the_same_numbers():
     """Of torch, which tests of arithmetic draw from; hypothesis does it for Python's and numpy's."""
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def the_same_threads():
+    """However many the engines of a module before took for this process."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
 def pytest_collection_modifyitems(items):
