@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 import os
-import random
 import re
 import signal
 import socket
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 grpc = pytest.importorskip("grpc")
 pytest.importorskip("grpc_health")
@@ -26,15 +26,6 @@ from octavo.testing.served import ENDLESS, PATIENCE, VOCAB, Served, fake_model  
 KEY = (("authorization", "Bearer key"),)
 Code = grpc.StatusCode
 IDS = {"ids": [5, 9, 31]}
-
-
-def free_port():
-    """One that no connection of another program gets by chance, as it may one that the system chooses."""
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), socket.socket() as one:
-            one.bind(("127.0.0.1", port))
-            return port
 
 
 class Calls:

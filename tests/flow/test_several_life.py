@@ -10,6 +10,7 @@ import tempfile
 
 import psutil
 import pytest
+from ports import free_port
 from test_server_life import LONG, TEXT, Asker, dead, gone, running
 
 from octavo.testing.served import ENDLESS, PATIENCE, Served, fake_model
@@ -249,9 +250,7 @@ def test_https_and_grpc(tmp_path):
     from octavo.testing.certificates import Papers
 
     papers = Papers(tmp_path)
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
+    port = free_port()
     flags = ["--ssl-certfile", papers.cert, "--ssl-keyfile", papers.key, "--grpc-port", str(port)]
     with served(tmp_path, *flags) as server:
         server.ready()
