@@ -117,6 +117,14 @@ def draw_rows(logits: Tensor, key: Tensor, heat: Tensor, scaled: bool = False) -
     return draw_rows_torch(logits, key, heat, scaled)
 
 
+def draw_seeded(logits: Tensor, rows: Tensor, lens: Tensor, seeds: Tensor, heats: Tensor) -> tuple[Tensor, Tensor]:
+    """``draw_rows`` of persistent ``rows`` int64[N] of lengths ``lens`` int64[N], by the seeds int64[R + 1] and
+    temperatures float32[R + 1] of all rows."""
+    if has_kernels(logits):
+        return best_triton(logits, seeds, heats, rows=rows, lens=lens)
+    return draw_rows_torch(logits, keys(seeds[rows], lens), heats[rows])
+
+
 def draw_rows_torch(logits: Tensor, key: Tensor, heat: Tensor, scaled: bool = False) -> tuple[Tensor, Tensor]:
     cold = (heat == 0).unsqueeze(1)
     noise = _exponentials(key, _spread_of(logits.shape[1], logits.device)).log_().masked_fill_(cold, 0.0)
@@ -138,9 +146,15 @@ def pick(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def best_triton(
-    logits: Tensor, key: Tensor | None = None, heat: Tensor | None = None, scaled: bool = False
+    logits: Tensor,
+    key: Tensor | None = None,
+    heat: Tensor | None = None,
+    scaled: bool = False,
+    rows: Tensor | None = None,
+    lens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """``draw_rows``, or ``pick`` without a key: maxima of blocks of each row, then the best of them."""
+    """``draw_rows``, ``pick`` without a key, or ``draw_seeded`` with rows: maxima of blocks of each row, then the best
+    of them."""
     from octavo.device.kernels.triton import sample as kernels
 
     count, vocab = logits.shape
@@ -159,12 +173,14 @@ def best_triton(
         logits,
         logits if key is None else key,
         logits if heat is None else heat,
+        logits if rows is None else rows,
+        logits if lens is None else lens,
         best,
         which,
         vocab,
         logits.stride(0),
         BLOCK=block,
-        NOISE=heat is not None,
+        NOISE=0 if heat is None else 1 if rows is None else 2,
         SCALED=scaled,
         pdl=AFTER,
         num_warps=4,

@@ -1,10 +1,12 @@
-"""Commit: the one place where sampling changes a row; ``commit_windows`` where rows have drafts."""
+"""Commit: the one place where sampling changes a row; ``commit_windows`` where rows have drafts; ``finish``: commit,
+and what the host is told, at once."""
 
 import torch
 from torch import Tensor
 
 from octavo.common.math import next_power_of_two
 from octavo.device.kernels.launch import AFTER, has_kernels, launch
+from octavo.device.kernels.words import TAGS
 
 #: Most rows that one program commits.
 ROWS = 4096
@@ -50,33 +52,84 @@ def commit_triton(
     min_len: Tensor,
     stops: Tensor,
 ) -> Tensor:
+    counts = torch.empty_like(tokens)
+    state = computed, last, alive, limit, min_len, stops
+    _launch(rows, seq_lens, sampled, tokens, good.view(torch.uint8), *state, counts, counts, width=0, slots=0)
+    return counts
+
+
+def finish(
+    rows: Tensor,
+    seq_lens: Tensor,
+    sampled: Tensor | None,
+    tokens: Tensor,
+    scores: Tensor,
+    computed: Tensor,
+    last: Tensor,
+    alive: Tensor,
+    limit: Tensor,
+    min_len: Tensor,
+    stops: Tensor,
+    clock: Tensor,
+    ring: Tensor,
+) -> None:
+    """``commit`` of draws that are sound where their scores float32[N] are finite, and ``words.words`` of them
+    straight into their slot of ``ring`` int64[slots, width], pinned host memory that a GPU writes to. ``sampled`` None:
+    every row drew, in order. Where Triton's kernels run, up to ``ROWS`` rows."""
+    slots, width = ring.shape
+    assert len(tokens) < width
+    assert slots & (slots - 1) == 0
+    state = computed, last, alive, limit, min_len, stops
+    _launch(rows, seq_lens, sampled, tokens, scores, *state, ring, clock, width=width, slots=slots)
+
+
+def _launch(
+    rows: Tensor,
+    seq_lens: Tensor,
+    sampled: Tensor | None,
+    tokens: Tensor,
+    good: Tensor,
+    computed: Tensor,
+    last: Tensor,
+    alive: Tensor,
+    limit: Tensor,
+    min_len: Tensor,
+    stops: Tensor,
+    out: Tensor,
+    clock: Tensor,
+    width: int,
+    slots: int,
+) -> None:
     from octavo.device.kernels.triton import step as kernels
 
-    counts = torch.empty_like(tokens)
     launch(
         kernels.commit,
         (1,),
         rows,
         seq_lens,
-        sampled,
+        rows if sampled is None else sampled,
         tokens,
-        good.view(torch.uint8),
+        good,
         computed,
         last,
         alive.view(torch.uint8),
         limit,
         min_len,
         stops,
-        counts,
+        out,
+        clock,
         len(rows),
-        len(sampled),
+        len(tokens),
         stops.stride(0),
+        width,
         STOPS=stops.shape[1],
         BLOCK=max(32, next_power_of_two(len(rows))),
+        ALL=sampled is None,
+        SLOTS=slots,
+        TAGS=TAGS,
         pdl=AFTER,
         num_warps=4,
     )
-    return counts
 
 
 def commit_torch(

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from octavo.device.kernels.embed import embed
 from octavo.device.kernels.fixed import by_blocks, pieces
 from octavo.device.layers.norm import RMSNorm
 from octavo.device.quant.base import LinearMethod
@@ -43,10 +43,9 @@ class Embedding:
         """int [T] -> [T, H]."""
         if self.lookup is not None:
             x = self.lookup(ids)
-        else:
-            assert self.weight is not None
-            x = F.embedding(ids, self.weight)
-        return x if self.scale == 1.0 else x.mul_(self.scale)
+            return x if self.scale == 1.0 else x.mul_(self.scale)
+        assert self.weight is not None
+        return embed(ids, self.weight, self.scale)
 
 
 class Head:

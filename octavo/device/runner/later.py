@@ -16,6 +16,7 @@ from torch import Tensor
 from octavo.device.attention.base import GraphUse
 from octavo.device.batch.batch import InputBatch
 from octavo.device.kernels.launch import has_kernels
+from octavo.device.kernels.step_out import ROWS, finish
 from octavo.device.layers.step import Bound
 from octavo.device.models.base import CausalLM
 from octavo.device.platforms.base import Platform
@@ -224,8 +225,6 @@ class AsyncRunner(ModelRunner):
     ) -> Tensor | None:
         """A tail of device operations alone, as ``runner.decode.Tail`` says. It may be captured."""
         drawing, lens = (rows, seq_lens) if which is None else (rows[which], seq_lens[which])
-        if which is None:
-            which = torch.arange(len(rows), device=self._device)
         step = self._piece
         narrow = {"narrow": True} if kind <= Draw.WARM and has_kernels(hidden) else {}
         drawn = [
@@ -244,12 +243,19 @@ class AsyncRunner(ModelRunner):
         self,
         rows: Tensor,
         seq_lens: Tensor,
-        which: Tensor,
+        which: Tensor | None,
         drawing: Tensor,
         tokens: Tensor,
         scores: Tensor,
         stops: int,
     ) -> Tensor | None:
+        """Commit what was drawn, by rows ``which`` (None: all, in order); the ring's words, unless they are there."""
+        if self._ring.direct and len(rows) <= ROWS:
+            clock, ring = self._ring.clock, self._ring.slots
+            finish(rows, seq_lens, which, tokens, scores, *self._truth(stops), clock=clock, ring=ring)
+            return None
+        if which is None:
+            which = torch.arange(len(rows), device=self._device)
         living = self.state.alive.tensor[drawing]
         counts = self._commit(rows, seq_lens, which, tokens, scores.abs() < float("inf"), stops)
         return self._ring.pack(tokens, counts, living, scores)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from octavo.common.math import next_power_of_two
 from octavo.device.kernels.launch import has_kernels
-from octavo.device.kernels.publish import NO_TOKEN, NOT_A_NUMBER, SILENT, TAGS, store_words, words
+from octavo.device.kernels.words import NO_TOKEN, NOT_A_NUMBER, SILENT, TAGS, words
 from octavo.device.platforms.base import Platform
 from octavo.errors import EngineDead
 from octavo.wire.result import NO_TOKEN_ALLOWED, StepExtras, StepResult
@@ -26,39 +26,40 @@ SPIN, PAUSE = 100e-6, 20e-6
 
 
 class Ring:
-    """``slots`` steps of up to ``rows`` logit rows. ``slots`` is more than can be in flight."""
+    """``slots`` steps of up to ``rows`` logit rows. ``slots`` is more than can be in flight.
+
+    ``clock`` int64[1] has the tag of the device's next step. ``direct``: the device puts words into ``slots``
+    int64[slots, rows + 1] by itself (``kernels.step_out.finish``).
+    """
 
     def __init__(self, platform: Platform, rows: int, slots: int):
-        self._words = platform.pinned((next_power_of_two(slots), rows + 1), torch.int64)
-        self._host = self._words.numpy()
-        self._clock = torch.ones(1, dtype=torch.int64, device=platform.device)
-        self._direct = platform.can_store_to_host and has_kernels(self._clock)
+        self.slots = platform.pinned((next_power_of_two(slots), rows + 1), torch.int64)
+        self._host = self.slots.numpy()
+        self.clock = torch.ones(1, dtype=torch.int64, device=platform.device)
+        self.direct = platform.can_store_to_host and has_kernels(self.clock)
         self._next = 1
 
-    def pack(self, tokens: Tensor, counts: Tensor, living: Tensor, scores: Tensor) -> Tensor | None:
+    def pack(self, tokens: Tensor, counts: Tensor, living: Tensor, scores: Tensor) -> Tensor:
         """A step's words int64[1 + N], of device operations alone: tokens, counts int64[N] and scores float32[N] of N
-        logit rows, living bool[N]: the row was alive before. None where the device puts them into the ring itself."""
-        if self._direct:
-            store_words(tokens, counts, living, scores, self._clock, self._words)
-            return None
-        return words(tokens, counts, living, scores, self._clock)
+        logit rows, living bool[N]: the row was alive before."""
+        return words(tokens, counts, living, scores, self.clock)
 
     def publish(self, words: Tensor | None, count: int) -> int:
         """Send the first ``count`` rows of a step's words on their way; the step's tag."""
         tag = self._next
         self._next = (tag + 1) & (TAGS - 1)
         if words is not None:
-            slot = tag & (len(self._words) - 1)
-            self._words[slot, : count + 1].copy_(words[: count + 1], non_blocking=True)
+            slot = tag & (len(self.slots) - 1)
+            self.slots[slot, : count + 1].copy_(words[: count + 1], non_blocking=True)
         return tag
 
     def resync(self) -> None:
         """After a step that failed half way: the device's count is the host's again."""
-        self._clock.fill_(self._next)
+        self.clock.fill_(self._next)
 
     def look(self, tag: int, count: int) -> np.ndarray | None:
         """The step's values int64[count], or None as long as one is missing."""
-        words = self._host[tag & (len(self._words) - 1), : count + 1]
+        words = self._host[tag & (len(self.slots) - 1), : count + 1]
         if words[count] >> 32 != tag:
             return None
         seen = words.copy()

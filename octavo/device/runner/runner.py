@@ -239,12 +239,7 @@ class ModelRunner:
                 draws.tokens[at],
                 draws.good[at],
                 ship(windows.drafts, self._device),
-                state.computed.tensor,
-                state.last.tensor,
-                state.alive.tensor,
-                state.limit.device,
-                state.min_len.device,
-                state.stops.device[:, : state.widest_stops],
+                *self._truth(state.widest_stops),
             )
         )
         said = windows.ahead < counts[windows.owner]
@@ -280,13 +275,12 @@ class ModelRunner:
     def _commit(
         self, rows: Tensor, seq_lens: Tensor, which: Tensor, tokens: Tensor, good: Tensor, stops: int
     ) -> Tensor:
+        return commit(rows, seq_lens, which, tokens, good, *self._truth(stops))
+
+    def _truth(self, stops: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """What commit reads and changes of all rows, with ``stops`` columns of stop ids."""
         state = self.state
-        return commit(
-            rows,
-            seq_lens,
-            which,
-            tokens,
-            good,
+        return (
             state.computed.tensor,
             state.last.tensor,
             state.alive.tensor,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from octavo.device.batch.buffers import HostMirror, ship
 from octavo.device.batch.state import RequestState
-from octavo.device.kernels.draw import draw, draw_among, draw_rows, keys, pick
+from octavo.device.kernels.draw import draw, draw_among, draw_rows, draw_seeded, keys, pick
 from octavo.device.kernels.mask import apply_bits
 from octavo.device.kernels.truncate import left, min_p, top_k_p
 from octavo.device.sampling.limits import Allowed, BadWords, Bias, MinTokens
@@ -134,10 +134,10 @@ class Sampler:
         ``kind`` is not FULL. rows, lens int64[N]: persistent rows and their lengths before the draw."""
         if kind == Draw.GREEDY:
             return pick(logits)
+        if kind == Draw.WARM:
+            return draw_seeded(logits, rows, lens, self._seeds.device, self._temperature.column.device)
         heat = self._temperature.column.device[rows]
         key = keys(self._seeds.device[rows], lens)
-        if kind == Draw.WARM:
-            return draw_rows(logits, key, heat)
         logits.div_(heat.masked_fill(heat == 0, 1.0).unsqueeze(1))
         least, cut = self._cut
         min_p(logits, least.least.device[rows])

@@ -1,4 +1,4 @@
-"""RMS norm, sums of squares of rows, and gated activations, a program a row."""
+"""RMS norm, sums of squares of rows, rows of an embedding, and gated activations, a program a row."""
 
 import triton
 import triton.language as tl
@@ -42,6 +42,21 @@ def squares(x, out, x_stride, H: tl.constexpr, HP: tl.constexpr, PDL: tl.constex
     await_inputs(PDL)
     v = tl.load(x + row * x_stride + o, mask=o < H, other=0.0).to(tl.float32)
     tl.store(out + row, tl.sum(v * v))
+
+
+@triton.jit
+def embed(ids, weight, out, sums, scale, H: tl.constexpr, HP: tl.constexpr, PDL: tl.constexpr):
+    """out [T, H] = weight[ids] * scale, and their sums of squares."""
+    release(PDL)
+    row = tl.program_id(0).to(tl.int64)
+    o = tl.arange(0, HP)
+    await_inputs(PDL)
+    at = tl.load(ids + row) * H
+    v = tl.load(weight + at + o, mask=o < H, other=0.0).to(tl.float32) * scale
+    v = v.to(out.dtype.element_ty)
+    tl.store(out + row * H + o, v, mask=o < H)
+    v = v.to(tl.float32)
+    tl.store(sums + row, tl.sum(v * v))
 
 
 @triton.jit

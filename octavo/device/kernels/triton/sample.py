@@ -10,19 +10,23 @@ import triton.language as tl
 from octavo.device.kernels.triton.pdl import INTERPRETED, await_inputs, release
 
 
+@triton.jit
+def _mixed(seed, position):
+    """splitmix64 of int64 (seed, position), as uint64."""
+    golden = tl.full(seed.shape, 0x9E3779B97F4A7C15, tl.uint64)
+    x = seed.to(tl.uint64, bitcast=True) + position.to(tl.uint64, bitcast=True) * golden + golden
+    x = (x ^ (x >> 30)) * tl.full(seed.shape, 0xBF58476D1CE4E5B9, tl.uint64)
+    x = (x ^ (x >> 27)) * tl.full(seed.shape, 0x94D049BB133111EB, tl.uint64)
+    return x ^ (x >> 31)
+
+
 @triton.jit(do_not_specialize=["count"])
 def keys(seeds, positions, out, count, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """splitmix64 of (seed, position), two 32-bit halves each."""
     release(PDL)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     await_inputs(PDL)
-    seed = tl.load(seeds + i, mask=i < count, other=0).to(tl.uint64, bitcast=True)
-    at = tl.load(positions + i, mask=i < count, other=0).to(tl.uint64, bitcast=True)
-    golden = tl.full([BLOCK], 0x9E3779B97F4A7C15, tl.uint64)
-    x = seed + at * golden + golden
-    x = (x ^ (x >> 30)) * tl.full([BLOCK], 0xBF58476D1CE4E5B9, tl.uint64)
-    x = (x ^ (x >> 27)) * tl.full([BLOCK], 0x94D049BB133111EB, tl.uint64)
-    x = x ^ (x >> 31)
+    x = _mixed(tl.load(seeds + i, mask=i < count, other=0), tl.load(positions + i, mask=i < count, other=0))
     tl.store(out + i, x.to(tl.int64, bitcast=True), mask=i < count)
 
 
@@ -57,6 +61,8 @@ def best_of_blocks(
     logits,
     key,
     heat,
+    rows,
+    lens,
     best,
     which,
     V,
@@ -66,7 +72,9 @@ def best_of_blocks(
     SCALED: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """The largest number of each block and its place; NaN where the block holds one. NOISE: by a row's temperature."""
+    """The largest number of each block and its place; NaN where the block holds one. NOISE: by a row's temperature;
+    1: ``key`` has the logit row's keys and ``heat`` its temperature; 2: they have the seeds and temperatures of all
+    persistent rows, of which ``rows`` are these and ``lens`` their lengths."""
     release(PDL)
     row = tl.program_id(1)
     block = tl.program_id(0)
@@ -74,12 +82,21 @@ def best_of_blocks(
     await_inputs(PDL)
     y = tl.load(logits + row.to(tl.int64) * stride + i, mask=i < V, other=-float("inf")).to(tl.float32)
     if NOISE:
-        t = tl.load(heat + row)
+        who = row
+        if NOISE == 2:
+            who = tl.load(rows + row)
+        t = tl.load(heat + who)
         if t != 0.0:
             if not SCALED:
                 y = y * (1.0 / t)
-            first = tl.load(key + row * 2).to(tl.uint32, bitcast=True)
-            second = tl.load(key + row * 2 + 1).to(tl.uint32, bitcast=True)
+            if NOISE == 2:
+                one = tl.arange(0, 1)
+                x = _mixed(tl.load(key + who + one), tl.load(lens + row + one))
+                first = tl.sum((x & 0xFFFFFFFF).to(tl.uint32), 0)
+                second = tl.sum((x >> 32).to(tl.uint32), 0)
+            else:
+                first = tl.load(key + row * 2).to(tl.uint32, bitcast=True)
+                second = tl.load(key + row * 2 + 1).to(tl.uint32, bitcast=True)
             if INTERPRETED:
                 y = y - _noise(i, first, second)
             else:

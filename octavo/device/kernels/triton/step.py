@@ -1,4 +1,4 @@
-"""What a step computes around the model: its inputs, and commit."""
+"""What a step computes around the model: its inputs, and commit with what the host is told."""
 
 import triton
 import triton.language as tl
@@ -93,7 +93,7 @@ def slots(
     tl.store(out + i, tl.where(living != 0, page * PAGE + at % PAGE, 0), mask=there)
 
 
-@triton.jit(do_not_specialize=["batch", "draws", "stop_stride"])
+@triton.jit(do_not_specialize=["batch", "draws", "stop_stride", "width"])
 def commit(
     rows,
     seq_lens,
@@ -107,14 +107,23 @@ def commit(
     min_len,
     stops,
     counts,
+    clock,
     batch,
     draws,
     stop_stride,
+    width,
     STOPS: tl.constexpr,
     BLOCK: tl.constexpr,
+    ALL: tl.constexpr,
+    SLOTS: tl.constexpr,
+    TAGS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """``step_out.commit`` by one program: what a row was is read before any of it changes."""
+    """``step_out.commit`` by one program: what a row was is read before any of it changes. ALL: every row drew.
+
+    SLOTS > 0: ``step_out.finish``. ``good`` are scores then, and ``counts`` the ring, in memory that the host reads:
+    every word is one aligned store of 8 bytes, so that who sees its tag sees it whole.
+    """
     release(PDL)
     i = tl.arange(0, BLOCK)
     here = i < batch
@@ -123,9 +132,20 @@ def commit(
     row = tl.load(rows + i, mask=here, other=0)
     living = (tl.load(alive + row, mask=here, other=0) != 0) & here
     length = tl.load(seq_lens + i, mask=here, other=0)
-    which = tl.load(sampled + i, mask=drew, other=0)
-    mine = tl.load(rows + which, mask=drew, other=0)
-    said = (tl.load(alive + mine, mask=drew, other=0) != 0) & (tl.load(good + i, mask=drew, other=0) != 0) & drew
+    if ALL:
+        which = i.to(tl.int64)
+        mine = row
+    else:
+        which = tl.load(sampled + i, mask=drew, other=0)
+        mine = tl.load(rows + which, mask=drew, other=0)
+    was = (tl.load(alive + mine, mask=drew, other=0) != 0) & drew
+    if SLOTS > 0:
+        score = tl.load(good + i, mask=drew, other=0.0)
+        sound = (score == score) & (tl.abs(score) != float("inf"))
+        tag = tl.load(clock)
+    else:
+        sound = tl.load(good + i, mask=drew, other=0) != 0
+    said = was & sound
     token = tl.load(tokens + i, mask=drew, other=0)
     long = tl.load(seq_lens + which, mask=drew, other=0) + 1
     ends = tl.zeros([BLOCK], tl.int32)
@@ -137,4 +157,12 @@ def commit(
     tl.store(computed + row, length, mask=living)
     tl.store(last + mine, token, mask=said)
     tl.store(alive + mine, goes_on.to(tl.uint8), mask=drew)
-    tl.store(counts + i, said.to(tl.int64), mask=drew)
+    if SLOTS > 0:
+        value = tl.where(said, token, 0xFFFFFFFF)
+        value = tl.where(was & (sound == 0), tl.where(score == -float("inf"), 0xFFFFFFFD, 0xFFFFFFFE), value)
+        slot = counts + (tag & (SLOTS - 1)) * width
+        tl.store(slot + 1 + i, value | (tag << 32), mask=drew)
+        tl.store(slot, (tag << 32) | 0xFFFFFFFF)
+        tl.store(clock, (tag + 1) & (TAGS - 1))
+    else:
+        tl.store(counts + i, said.to(tl.int64), mask=drew)

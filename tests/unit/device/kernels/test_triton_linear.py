@@ -86,13 +86,13 @@ def test_any_tile_multiplies_as_torch_does(sizes, how, words, dtype):
 def test_a_table_says_what_multiplies():
     table = tuned.Table(
         {
-            tuned.Linear(128, 64, 128, "norm"): (64, 32, 64, 2, 2, 4, 1),
+            tuned.Linear(128, 64, 128, "norm"): (64, 32, 64, 2, 2, 4, 1, 3),
             tuned.Linear(16, 64, 128, "add"): None,
-            tuned.Linear(16, 64, 128, "norm"): (16, 32, 64, 3, 2, 4, 0),
+            tuned.Linear(16, 64, 128, "norm"): (16, 32, 64, 3, 2, 4, 0, 1),
         }
     )
     with tuned.using(table):
-        assert room.choose(65, 64, 128, "norm") == room.choose(128, 64, 128, "norm") == Tile(64, 32, 64, 2, 2, 4, 1)
+        assert room.choose(65, 64, 128, "norm") == room.choose(128, 64, 128, "norm") == Tile(64, 32, 64, 2, 2, 4, 1, 3)
         assert room.choose(3, 64, 128, "add") is None
         assert room.choose(3, 64, 128, "norm") is None, "128 columns are not cut in three"
         assert room.choose(3, 64, 128, "norm+silu") == room.rule(3, 64, 128)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.device.kernels import draw, step_in, step_out, truncate
+from octavo.device.kernels import draw, embed, step_in, step_out, truncate, words
 from tests.unit.device.kernels.interpreter import HERE, interpreted
 
 pytestmark = interpreted
@@ -108,3 +108,60 @@ def test_a_step_is_committed():
     assert torch.equal(mine, step_out.commit_torch(rows, lens, sampled, tokens, good, **other))
     for name in state:
         assert torch.equal(state[name], other[name]), name
+
+
+@pytest.mark.parametrize("every", [True, False])
+def test_a_step_is_finished_as_commit_and_words_do(every):
+    rng = np.random.default_rng(5)
+    rows = given(rng.permutation(9)[:7].copy())
+    lens = given(rng.integers(3, 9, 7))
+    sampled = None if every else torch.tensor([0, 2, 3, 5, 6])
+    which = torch.arange(7) if sampled is None else sampled
+    tokens = given(rng.integers(0, 200_000, len(which)))
+    clock = torch.tensor([words.TAGS - 2], device=HERE)
+    twin = clock.clone()
+    ring = torch.zeros(4, 12, dtype=torch.int64, pin_memory=HERE.type == "cuda")
+    for tag in (words.TAGS - 2, words.TAGS - 1, 0, 1):
+        scores = torch.randn(len(which))
+        scores[1], scores[-1], scores[2] = float("nan"), float("-inf"), float("inf")
+        state = {
+            "computed": given(rng.integers(0, 9, 10)),
+            "last": given(rng.integers(0, 9, 10)),
+            "alive": given(rng.random(10) < 0.8),
+            "limit": given(rng.integers(5, 12, 10).astype(np.int32)),
+            "min_len": given(rng.integers(0, 9, 10).astype(np.int32)),
+            "stops": given(rng.integers(-1, 9, (10, 3)).astype(np.int32)),
+        }
+        other = {name: value.clone() for name, value in state.items()}
+        living = state["alive"][rows[which]].clone()
+        step_out.finish(rows, lens, sampled, tokens, scores, **state, clock=clock, ring=ring)
+        counts = step_out.commit_torch(rows, lens, which, tokens, scores.abs() < float("inf"), **other)
+        want = words.words(tokens, counts, living, scores, twin)
+        if HERE.type == "cuda":
+            torch.cuda.synchronize()
+        assert torch.equal(ring[tag & 3, : len(which) + 1], want.cpu())
+        assert (ring[tag & 3, 1 : len(which)] >> 32 == tag).all()
+        for name in state:
+            assert torch.equal(state[name], other[name]), name
+    assert torch.equal(clock, twin)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("scale", [1.0, 11.3125])
+def test_rows_of_an_embedding(dtype, scale):
+    weight = torch.randn(50, 72).to(dtype)
+    ids = torch.tensor([3, 49, 0, 3, 17])
+    mine = embed.embed_triton(ids, weight, scale)
+    theirs = embed.embed_torch(ids, weight, scale)
+    assert torch.equal(mine, theirs)
+    torch.testing.assert_close(mine.squares.squeeze(1), theirs.float().square().sum(1))
+
+
+def test_a_draw_by_seeds_is_a_draw_by_keys():
+    rows, lens = torch.tensor([4, 0, 2]), torch.tensor([7, 1 << 33, 0])
+    seeds = torch.tensor([5, -3, (1 << 62) + 12345, 9, -(1 << 63)])
+    heats = torch.tensor([0.7, 1.0, 0.0, 1.0, 1.3])
+    logits = torch.randn(3, 5000)
+    mine = draw.best_triton(logits, seeds, heats, rows=rows, lens=lens)
+    theirs = draw.best_triton(logits, draw.keys_torch(seeds[rows], lens), heats[rows])
+    assert all(torch.equal(*both) for both in zip(mine, theirs, strict=True))

@@ -61,7 +61,7 @@ def test_variants_of_a_model(facts):
     found = needed(facts, torch.bfloat16, **sizes)
     assert len(set(found)) == len(found)
     names = {one.name for one in found}
-    assert {"gemv", "tile", "decode", "ready", "pieces", "inputs", "slots", "commit", "publish", "keys"} <= names
+    assert {"gemv", "tile", "decode", "ready", "pieces", "inputs", "slots", "commit", "embed"} <= names
     assert needed(replace(facts, layers=9, windows=facts.windows * 4), torch.bfloat16, **sizes) == found
     for one in found:
         options = dict(one.options)

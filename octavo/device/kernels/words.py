@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor
 
-from octavo.device.kernels.launch import AFTER, launch
-
 #: Values that are no token: nothing was said; the logits were not numbers; no token was possible.
 SILENT, NOT_A_NUMBER, NO_TOKEN = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD
 #: Tags are under this, a power of two.
@@ -20,29 +18,3 @@ def words(tokens: Tensor, counts: Tensor, living: Tensor, scores: Tensor, clock:
     out = torch.nn.functional.pad(values, (1, 0), value=SILENT).bitwise_or_(clock << 32)
     clock.add_(1).bitwise_and_(TAGS - 1)
     return out
-
-
-def store_words(tokens: Tensor, counts: Tensor, living: Tensor, scores: Tensor, clock: Tensor, ring: Tensor) -> None:
-    """``words`` straight into their slot of ``ring`` int64[slots, width], pinned host memory that a GPU writes to."""
-    from octavo.device.kernels.triton import publish as kernels
-
-    slots, width = ring.shape
-    assert len(tokens) < width
-    assert slots & (slots - 1) == 0
-    launch(
-        kernels.publish,
-        (1,),
-        tokens,
-        counts,
-        living.view(torch.uint8),
-        scores,
-        clock,
-        ring,
-        len(tokens),
-        width,
-        SLOTS=slots,
-        TAGS=TAGS,
-        BLOCK=256,
-        pdl=AFTER,
-        num_warps=4,
-    )
