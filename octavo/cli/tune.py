@@ -63,13 +63,14 @@ def main(argv: Sequence[str]) -> int:
         room = torch.cuda.mem_get_info(device)[0] // 2
         found = tune.tune(keys, facts, dtype, device, tune.GraphClock(), begun + args.seconds, room)
         torch.cuda.empty_cache()
+    path = Path(args.output or tuned.folder() / f"{tuned.slug(gpus[0].name)}--{tuned.slug(label)}.json")
+    tuned.write(path, tune.brief(tune.told(found, facts, dtype, label)))  # whatever comes of the second half
     compile_all(tune.variants(refine.finalists(found), facts, dtype))
     with refine.Steps(args.model, facts, dtype, args.max_num_seqs) as steps:
         refined = refine.refine(found, facts.kv_heads, steps, lambda: time.monotonic() > begun + args.seconds)
     record = tune.told(found, facts, dtype, label, refined.chosen)
     record["steps"] = refine.told(refined, steps.layers)
     record["seconds"] = round(time.monotonic() - begun, 1)
-    path = Path(args.output or tuned.folder() / f"{tuned.slug(gpus[0].name)}--{tuned.slug(label)}.json")
     if args.details:
         tuned.write(Path(args.details), record)
     tuned.write(path, tune.brief(record))
