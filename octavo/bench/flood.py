@@ -48,6 +48,9 @@ def hostile(count: int) -> Iterator[GrammarRef]:
         ),
         lambda i: GrammarRef("choice", json.dumps([f"{i} {n * 7919 % 100_003}" for n in range(20_000)])),
         lambda i: GrammarRef("regex", f"(({i}"),  # none at all
+        lambda i: GrammarRef(  # masks that are the dearer the longer the answer
+            "lark", f'start: e\ne: "{i}" | e e e | e e | /./ | /../ | /.../ | /.{{4}}/ | /.{{5}}/ | /.{{1,20}}/'
+        ),
     )
     for index in range(count):
         yield kinds[index % len(kinds)](index)

@@ -24,8 +24,6 @@ class Masking:
         self._book = scheduler.book
         self._grammars = grammars
         self.lane: Lane[Request] = Lane(done, gone=lambda request: request.state is State.DONE)
-        #: Rows that the last step with masks had some for.
-        self._rows = 1
 
     def queue(self, request: Request, follower: Follower) -> None:
         """The grammar of a request is there: it waits for a row, and for its first mask where that is dear."""
@@ -42,13 +40,12 @@ class Masking:
         for index in plan.masked.tolist():
             request = self._book.at[plan.rows[index]]
             requests.append(request if request is not None and request.epoch == plan.epochs[index] else None)
-        followers = [None if request is None else _follower(request) for request in requests]
+        followers = [None if request is None or request.busy else _follower(request) for request in requests]
         masks, left = self._grammars.masks(plan, followers)
-        self._rows = len(followers)
         for index, request in enumerate(requests):
             if request is None:
                 continue
-            if index in left:
+            if request.busy or index in left:
                 self._set_aside(request)
             elif _follower(request).dear:
                 self._book.hold(request.row)
@@ -57,7 +54,8 @@ class Masking:
     def _set_aside(self, request: Request) -> None:
         """The step is under way, and there is no mask for this row: what it will say goes unheard, and it takes part
         again, from where it is, when it has one."""
-        self._take(request, _follower(request), [])
+        if not request.busy:
+            self._take(request, _follower(request), [])
         self._book.preempt(request)
 
     def hand_over(self) -> None:
@@ -82,7 +80,7 @@ class Masking:
             return
         follower = _follower(request)
         follower.ready = work.line
-        follower.cost.took(work.seconds, self._rows + self._book.held)
+        follower.cost.took(work.seconds)
         if request.state is State.BLOCKED:
             self._book.queue.push(request)
         else:

@@ -19,6 +19,15 @@ class Grammar(Protocol):
     def accept(self, token: int) -> bool:
         """Move on by a token. False: the grammar does not allow it."""
 
+    def accept_aside(self, token: int) -> bool:
+        """``accept`` for a token that the mask allows, in a thread that is not the loop's: what takes long is done
+        without the interpreter's lock, and stands back."""
+        return self.accept(token)
+
+    def fill_aside(self, bits: Ints) -> None:
+        """``fill`` in such a thread."""
+        self.fill(bits)
+
     def fill(self, bits: Ints) -> None:
         """Set the bits of the tokens that may come next; ``bits`` is int32 [ceil(V / 32)], zeroed. The ids that end an
         answer are among them where the grammar is complete; where nothing can follow, they are the only ones."""

@@ -1,7 +1,8 @@
 """What the masks of a grammar take, and whether the step loop may make them itself."""
 
-#: Seconds of a processor from which one mask is dear. Of schemas in use the worst take 0.2 ms.
-DEAR = 0.5e-3
+#: Seconds from which one mask is dear. Of schemas in use the worst of a small vocabulary take 0.2 ms; of a large one
+#: some take 0.5.
+DEAR = 1e-3
 #: Seconds that the masks of one step may take together, or as many times as long as masks of schemas in use do,
 #: whichever is more.
 STEP = 2e-3
@@ -36,7 +37,7 @@ class Cost:
         self.mean = tried
 
     def took(self, seconds: float, rows: int = 1) -> None:
-        """A mask was made in so many seconds of a processor; there are ``rows`` with one."""
+        """A mask was made in so many seconds; one of ``rows`` that the loop made in a step."""
         self.mean += (seconds - self.mean) * WEIGHT
         if seconds > DEAR or self.mean > min(DEAR, budget(rows) / rows):
             if not self.dear and self._good:

@@ -4,16 +4,20 @@ Its own limits bound the work of a mask; whatever passes them ends the request w
 """
 
 import re
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from octavo.common.math import cdiv
+from octavo.common.proc import stand_back
 from octavo.core.grammar import prepare
-from octavo.core.grammar.base import PARAM, allow
+from octavo.core.grammar.base import PARAM, Grammar, allow
 from octavo.core.grammar.cost import DEAR
+from octavo.core.grammar.trial import NICE
 from octavo.errors import BadRequest, Unsupported
 from octavo.wire.arrays import Ints
 from octavo.wire.request import GrammarRef
@@ -33,6 +37,8 @@ LIMITS = LLParserLimits(
 _COMPLEX = ("TooComplex", "too many")
 #: Bytes of forced text that one call cuts into tokens.
 _FORCED = 512
+#: A grammar that is at its end at once.
+_NOTHING = 'start: ""'
 _TOKEN = re.compile(rb"\xff\[(\d{1,10})\]")
 
 
@@ -49,16 +55,16 @@ class Guidance:
         )
         self.ends = vocabulary.eos
         self.words = cdiv(len(pieces), 32)
+        self.aside = Aside(LLMatcher(self._tokenizer, _NOTHING, log_level=0), self.ends[0])
         self._cuts = Cuts(pieces, frozenset(vocabulary.special))
 
     def prepare(self, ref: GrammarRef) -> str:
         return prepare.llguidance(ref)
 
     def build(self, text: str) -> "GuidanceTemplate":
-        matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=LIMITS)
-        if matcher.is_error():
-            raise BadRequest(prepare.sentence(matcher.get_error()), PARAM)
-        template = GuidanceTemplate(matcher, self, "<" in text)
+        template = GuidanceTemplate(text, self)
+        if template.latest.is_error():
+            raise BadRequest(prepare.sentence(template.latest.get_error()), PARAM)
         bits = np.zeros(self.words, np.int32)
         try:
             template.open().fill(bits)
@@ -69,35 +75,47 @@ class Guidance:
             raise BadRequest("the grammar allows no text", PARAM)
         return template
 
+    def matcher(self, text: str) -> LLMatcher:
+        return LLMatcher(self._tokenizer, text, log_level=0, limits=LIMITS)
+
     def cut(self, text: bytes, limit: int) -> list[int]:
         return self._cuts(text, limit)
 
 
 class GuidanceTemplate:
-    """``names``: whether the grammar may name tokens that are no text."""
+    """``names``: whether the grammar may name tokens that are no text.
 
-    def __init__(self, matcher: LLMatcher, engine: Guidance, names: bool):
-        self._matcher = matcher
+    Copies of a matcher have one lexer, with one lock and one limit of states; so where one of them passes that, all
+    have. That happens on the way over forced text (``looked``), all of which the library goes over where it is asked
+    for some; who then finds its matcher broken takes a new one, and nobody looks (``looks``) again.
+    """
+
+    def __init__(self, text: str, engine: Guidance):
+        self._text = text
         self.engine = engine
-        self.names = names
+        self.names = "<" in text
+        self.latest = engine.matcher(text)
+        self.looks, self.looked = True, False
 
     def open(self) -> "GuidanceGrammar":
         return GuidanceGrammar(self)
 
-    def matcher(self) -> LLMatcher:
-        return self._matcher.deep_copy()
+    def renew(self) -> None:
+        self.looks = self.looked = False
+        self.latest = self.engine.matcher(self._text)
 
 
-class GuidanceGrammar:
+class GuidanceGrammar(Grammar):
     def __init__(self, template: GuidanceTemplate):
         self._template = template
         self._engine = template.engine
-        self._matcher = template.matcher()
+        self._from = template.latest
+        self._matcher = self._from.deep_copy()
         self._said: list[int] = []
         #: Tokens said behind the end, which the library does not count.
         self._beyond = 0
-        #: Whether the library was asked for forced text, all of which it goes over; whether it may be asked again.
-        self._ahead, self._looks = False, True
+        #: Whether the library was asked for forced text of this answer.
+        self._ahead = False
 
     def accept(self, token: int) -> bool:
         if token in self._engine.ends and self._matcher.is_accepting():
@@ -111,10 +129,24 @@ class GuidanceGrammar:
         self._said.append(token)
         return True
 
+    def accept_aside(self, token: int) -> bool:
+        if self._beyond or token in self._engine.ends:
+            return self.accept(token)
+        if self._engine.aside.consume(self._matcher, token):
+            self._said.append(token)
+            return True
+        return self._again() and self.accept(token)
+
     def _takes(self, token: int) -> bool:
         return self._matcher.validate_tokens([token]) == 1 and self._matcher.consume_token(token)
 
     def fill(self, bits: Ints) -> None:
+        self._fill(bits, _mask)
+
+    def fill_aside(self, bits: Ints) -> None:
+        self._fill(bits, self._engine.aside.mask)
+
+    def _fill(self, bits: Ints, make: Callable[[LLMatcher, Ints], None]) -> None:
         if self._beyond or (self._matcher.is_stopped() and not self._matcher.is_error()):
             allow(bits, self._engine.ends)
             return
@@ -123,9 +155,9 @@ class GuidanceGrammar:
             allow(bits, (int(named[1]),))
             return
         part = bits[: self._engine.words]
-        self._matcher.unsafe_compute_mask_ptr(part.ctypes.data, part.nbytes)
+        make(self._matcher, part)
         if self._matcher.is_error() and self._again():
-            self._matcher.unsafe_compute_mask_ptr(part.ctypes.data, part.nbytes)
+            make(self._matcher, part)
         if self._matcher.is_error():
             raise RuntimeError(self._matcher.get_error())
 
@@ -147,9 +179,10 @@ class GuidanceGrammar:
     def _forced_text(self) -> bytes:
         """The library holds the interpreter's lock while it looks for it, so where that takes long it is not asked
         again."""
-        if not self._looks:
+        template = self._template
+        if not template.looks:
             return b""
-        self._ahead = True
+        self._ahead = template.looked = True
         begin = time.thread_time()
         text = self._matcher.compute_ff_bytes()
         if time.thread_time() - begin > DEAR:
@@ -157,14 +190,57 @@ class GuidanceGrammar:
         return text
 
     def _again(self) -> bool:
-        """Start anew, where the library may have passed its limits only on the way over forced text."""
-        return self._ahead and self._matcher.is_error() and self._anew()
+        """Start anew, where forced text may be why the library has passed its limits."""
+        template = self._template
+        return (template.looked or template.latest is not self._from) and self._matcher.is_error() and self._anew()
 
     def _anew(self) -> bool:
-        """Start anew from the tokens that were said, and ask for no forced text any more."""
-        self._ahead = self._looks = False
-        self._matcher = self._template.matcher()
+        """Start anew from the tokens that were said."""
+        template = self._template
+        if template.latest is self._from:
+            template.renew()
+        self._ahead = False
+        self._from = template.latest
+        self._matcher = self._from.deep_copy()
         return self._matcher.consume_tokens(self._said)
+
+
+def _mask(matcher: LLMatcher, bits: Ints) -> None:
+    matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
+
+
+class Aside:
+    """Masks, and steps of matchers, made by a thread of the library that stands back and never takes the interpreter's
+    lock. Whoever asks holds that at times, so it must not stand back itself: with the lock in hand it would make the
+    loop wait until the machine has time for it.
+
+    The library lets go of the lock, and takes its own thread, only for several matchers at once; so beside the one that
+    is asked for goes one that has nothing to do: ``ended``, at the end of its grammar, where ``end`` may follow.
+    """
+
+    def __init__(self, ended: LLMatcher, end: int):
+        self._ended, self._end = ended, end
+        #: Of each thread that asks, so that none waits for another's work.
+        self._mine = threading.local()
+
+    def consume(self, matcher: LLMatcher, token: int) -> bool:
+        executor, ended = self._ready()
+        return executor.consume_token_par([(matcher, token), (ended, self._end)])[0]
+
+    def mask(self, matcher: LLMatcher, bits: Ints) -> None:
+        executor, ended = self._ready()
+        lines = np.zeros((2, len(bits)), np.int32)
+        executor.unsafe_compute_mask_ptr([(matcher, 0), (ended, 1)], lines.ctypes.data, bits.nbytes, 2)
+        bits[:] = lines[0]
+
+    def _ready(self) -> tuple[LLExecutor, LLMatcher]:
+        mine = self._mine
+        if not hasattr(mine, "executor"):
+            mine.ended = self._ended.deep_copy()
+            # Its thread takes over the priority of whoever makes it.
+            with ThreadPoolExecutor(1, "octavo-grammar-aside", stand_back, (NICE,)) as behind:
+                mine.executor = behind.submit(LLExecutor, 1).result()
+        return mine.executor, mine.ended
 
 
 class Cuts:

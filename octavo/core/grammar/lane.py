@@ -1,9 +1,10 @@
 """Lane: a thread in which followers move on, and masks are made, that would hold up the step loop.
 
-It stands back behind the loop. Making a mask, which is what takes time, holds no lock of the interpreter.
+What takes time there is done without the interpreter's lock, by whoever stands back (``Grammar.fill_aside``). The
+thread itself does not: it would hold that lock, now and then, while the machine has no time for it, and the loop would
+wait.
 """
 
-import contextlib
 import heapq
 import itertools
 import threading
@@ -12,8 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from octavo.common.log import logger
-from octavo.common.proc import stand_back
-from octavo.core.grammar.trial import NICE
 from octavo.wire.arrays import Ints
 
 T = TypeVar("T")
@@ -29,8 +28,8 @@ CLOSE = 2.0
 
 
 class Work(Generic[T]):
-    """Of the request ``key``: ``run`` gives what ``line`` then is, or says by ``fault`` why there is none. ``seconds``
-    of a processor it took."""
+    """Of the request ``key``: ``run`` gives what ``line`` then is, or says by ``fault`` why there is none. It took
+    ``seconds``, of which some may have been others'."""
 
     __slots__ = ("begun", "fault", "key", "line", "run", "seconds")
 
@@ -43,13 +42,13 @@ class Work(Generic[T]):
         self.begun: float | None = None
 
     def do(self) -> None:
-        begin = time.thread_time()
+        begin = time.monotonic()
         try:
             said = self.run()
         except BaseException as error:  # a panic of a library is no Exception; a thread has nobody to tell
             log.exception("a grammar could not be followed")
             said = f"the grammar could not be followed: {type(error).__name__}: {error}"
-        self.seconds = time.thread_time() - begin
+        self.seconds = time.monotonic() - begin
         if isinstance(said, str):
             self.fault = said
         else:
@@ -107,8 +106,6 @@ class Lane(Generic[T]):
         return [work for _, _, work in waiting]
 
     def _serve(self) -> None:
-        with contextlib.suppress(OSError):
-            stand_back(NICE)
         me = threading.current_thread()
         while True:
             with self._changed:

@@ -73,26 +73,28 @@ class Follower:
     def follow(self, tokens: Sequence[int], words: int) -> Ints | str:
         """Follow tokens that were said: the mask of the next one, of so many words, or what is wrong with them."""
         for token in tokens:
-            if not self.accept(token):
+            ready, self.ready = self.ready, None
+            if not self._accept(token, known=ready is not None and allows(ready, token) and token not in self._stops):
                 return f"token {token} breaks the grammar of this request"
         bits: Ints = np.zeros(words, np.int32)
-        self.fill(bits)
+        self.fill(bits, aside=True)
         return bits
 
-    def _accept(self, token: int) -> bool:
+    def _accept(self, token: int, known: bool = False) -> bool:
+        """``known``: this is not the loop's thread, and the mask allowed the token."""
         if self._broken:
             return False
         if self._reasoning.accept(token):
             return True
         try:
-            return self._grammar.accept(token)
+            return self._grammar.accept_aside(token) if known else self._grammar.accept(token)
         except BaseException as error:
             _pass_on(error)
             log.exception("a grammar could not follow token %d", token)
             return False
 
-    def fill(self, bits: np.ndarray) -> None:
-        """What may come next; ``bits`` is zeroed."""
+    def fill(self, bits: np.ndarray, aside: bool = False) -> None:
+        """What may come next; ``bits`` is zeroed. ``aside``: this is not the loop's thread."""
         reasoning = self._reasoning
         if reasoning.stage.open:
             if forced := reasoning.forced():
@@ -101,7 +103,10 @@ class Follower:
                 bits[:] = -1
             return
         try:
-            self._grammar.fill(bits)
+            if aside:
+                self._grammar.fill_aside(bits)
+            else:
+                self._grammar.fill(bits)
         except BaseException as error:
             _pass_on(error)
             log.exception("a grammar could not say what may come next")

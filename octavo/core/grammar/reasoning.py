@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from octavo.core.grammar.base import Grammar
 from octavo.wire.arrays import Ints
 from octavo.wire.request import GrammarRef
 
@@ -71,7 +72,7 @@ class Reasoning:
 FREE = "free"
 
 
-class Free:
+class Free(Grammar):
     """The grammar of any text."""
 
     def accept(self, token: int) -> bool:

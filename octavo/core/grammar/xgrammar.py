@@ -9,7 +9,7 @@ from typing import Any
 import xgrammar
 
 from octavo.core.grammar import prepare, schema, tags
-from octavo.core.grammar.base import PARAM, allow
+from octavo.core.grammar.base import PARAM, Grammar, allow
 from octavo.errors import BadRequest, Unsupported
 from octavo.wire.arrays import Ints
 from octavo.wire.request import GrammarRef
@@ -94,7 +94,7 @@ class XGrammarTemplate:
         return XGrammarState(xgrammar.GrammarMatcher(self._compiled), self._ends)
 
 
-class XGrammarState:
+class XGrammarState(Grammar):
     def __init__(self, matcher: Any, ends: tuple[int, ...]):
         self._matcher = matcher
         self._ends = ends

@@ -351,7 +351,8 @@ class Book:
             self.held -= 1
 
     def unfollowed(self, request: Request, tokens: list[int]) -> None:
-        """A held row has said tokens that its grammar is to follow off the loop."""
+        """A row has said tokens that its grammar is to follow off the loop: it is held from now on."""
+        self.hold(request.row)
         self._unfollowed.append((request, tokens))
 
     def take_unfollowed(self) -> list[tuple[Request, list[int]]]:

@@ -228,7 +228,7 @@ class Updater:
                 assert request is not None
                 assert request.grammar is not None
                 said = c.tokens[rows[index], length[index] - counts[index] : length[index]].tolist()
-                if c.flags[rows[index]] & HELD:
+                if request.grammar.dear or c.flags[rows[index]] & HELD:
                     book.unfollowed(request, said)
                     continue
                 for token in said:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from octavo.config.engine import Speculation
 from octavo.core.engine.core import EngineCore
-from octavo.core.grammar.base import Compiler, allow
+from octavo.core.grammar.base import Compiler, Grammar, allow
 from octavo.core.scheduler.burst import Pace
 from octavo.errors import BadRequest
 from octavo.testing.cores import Drawn, Told, fake_config, hear
@@ -80,7 +80,7 @@ def odd_bits(said: list[int]):
     return bits
 
 
-class OddGrammar:
+class OddGrammar(Grammar):
     def __init__(self) -> None:
         self.said: list[int] = []
 

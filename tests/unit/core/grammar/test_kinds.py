@@ -1,6 +1,7 @@
 """The other kinds of grammars, and what a request's follower makes of them."""
 
 import json
+import random
 import re
 from functools import lru_cache
 from types import SimpleNamespace
@@ -370,3 +371,33 @@ def test_each_answer_has_a_state_of_its_own():
     assert one.accept(98)
     one.rollback(2)
     assert ids(mask(one)) == [97]
+
+
+def test_what_is_followed_aside_is_what_is_followed_in_place():
+    draw = random.Random(0)
+    for kind, text in (
+        ("regex", "(ab|ba)*c{2,5}"),
+        ("lark", 'start: e\ne: e e | "a" e | /[a-c]+/'),
+        ("json_schema", '{"type": "object", "properties": {"a": {"type": "integer"}}}'),
+    ):
+        one, other = opened(kind, text), opened(kind, text)
+        for _ in range(40):
+            bits, aside = mask(one), np.zeros(9, np.int32)
+            other.fill_aside(aside)
+            assert ids(bits) == ids(aside)
+            token = draw.choice(ids(bits))
+            assert one.accept(token)
+            assert other.accept_aside(token)
+        assert not other.accept_aside(next(token for token in range(257) if token not in ids(mask(one))))
+
+
+def test_forced_text_beyond_the_librarys_limits_breaks_nothing():
+    """Asked for what is forced, the library goes over all of it at once, and may pass its limits on the way."""
+    one, other = opened("regex", "(ab){10000}c"), opened("regex", "(ab){10000}c")
+    for token in b"ab" * 40:
+        other.forced(8)
+        assert ids(mask(one)) == ids(mask(other)) == [token]
+        assert one.accept(token)
+        assert other.accept(token)
+    other.rollback(3)
+    assert ids(mask(other)) == [98]
