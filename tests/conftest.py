@@ -1,6 +1,7 @@
 """Markers that skip themselves; hypothesis without deadlines, since machines are shared; random numbers that are the
 same in every run. ``--hypothesis-profile=explore`` draws new examples."""
 
+import gc
 import importlib.util
 import os
 import sys
@@ -28,10 +29,13 @@ def the_same_numbers():
 
 
 @pytest.fixture(autouse=True, scope="module")
-def the_same_threads():
-    """However many the engines of a module before took for this process."""
+def as_if_alone():
+    """What modules before left does not slow this one down: the number of threads that their engines took, and objects
+    by the million, of which an engine's start would have the collector look at each."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items):
