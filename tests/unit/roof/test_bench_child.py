@@ -42,7 +42,7 @@ def test_a_first_request_that_is_refused_is_told_in_a_sentence(body, said):
             pass
 
     with HTTPServer(("127.0.0.1", 0), Refuses) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
         with pytest.raises(ConfigError, match=f"^the first request failed: {said}$"):
             _first_token(url)

@@ -81,7 +81,7 @@ def test_a_start_waits_for_its_first_steps_and_the_next_one_for_nothing(pools):
     assert pool.waits == [first]
     assert pool.count > first
     names = {one.name for one in pool.added}
-    assert {"gemv", "tile", "decode", "pieces", "commit", "publish"} <= names
+    assert {"embed", "gemv", "tile", "decode", "pieces", "commit"} <= names
     assert made.poll()
     assert pool.closed
     assert made.told == f"{pool.count} compiled"
