@@ -71,9 +71,14 @@ def _released(key: Key, how: Choice, when: int) -> Choice:
 
 
 def refine(
-    found: Mapping[Key, Tried], kv_heads: int, measure: Measure, over: Callable[[], bool] = lambda: False
+    found: Mapping[Key, Tried],
+    kv_heads: int,
+    measure: Measure,
+    over: Callable[[], bool] = lambda: False,
+    say: Callable[[str], object] = lambda line: None,
 ) -> Refined:
-    """Answers in whole steps, for the rows that each question is about, until ``over``. What fails is not chosen."""
+    """Answers in whole steps, for the rows that each question is about, until ``over``. What fails is not chosen.
+    ``say`` hears what was chosen, step by step."""
     tried = finalists(found)
     chosen = {key: few[0] for key, few in tried.items()}
     done = Refined(chosen)
@@ -86,11 +91,13 @@ def refine(
             best = float(len(contexts)) * (1 - GAIN)
             for how in tried[key][1:]:
                 if over():
+                    say(f"{rows} rows: the time is over")
                     return done
                 times = [_time(measure, rows, context, chosen | {key: how}) for context in contexts]
                 cost = sum(t / b for t, b in zip(times, base, strict=True))
                 if cost < best:
                     best, chosen[key] = cost, how
+            say(f"{rows} rows: {len(tried[key])} of {' '.join(map(str, key))}, {1e3 * base[0]:.3f} ms, {chosen[key]}")
         done.steps[rows] = before, [_time(measure, rows, context, chosen) for context in CONTEXTS]
     return done
 

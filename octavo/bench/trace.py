@@ -40,13 +40,14 @@ class Span:
 
 
 def trace(work: Workload, engine: Mapping[str, Any], steps: int, label: str, skip: int | None = None) -> dict[str, Any]:
-    """Run ``work`` twice, the second time with ``steps`` steps profiled, from step ``skip`` on (None: a third of the
-    run's): a record. ``engine``: keyword arguments of ``LLM``."""
+    """Run ``work`` twice, the second time with ``steps`` steps profiled (fewer where the run has fewer), from step
+    ``skip`` on (None: a third of the run's): a record. ``engine``: keyword arguments of ``LLM``."""
     llm, _ = offline.build([work], dict(engine))
     try:
         prompts, params = offline.batch(work, llm)
         _, _, counts = offline.run(llm, prompts, params)
-        first = counts["steps"] // 3 if skip is None else skip
+        steps = min(steps, counts["steps"])
+        first = min(counts["steps"] // 3, counts["steps"] - steps) if skip is None else skip
         core = llm._engine.core
         on_gpu = llm.config.device.platform == "cuda"
         with profiled(core, first, steps, on_gpu) as got:

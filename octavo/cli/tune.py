@@ -16,6 +16,9 @@ def parser() -> Parser:
     found.add_argument("--max-num-seqs", type=int, default=256, help="rows of the largest decode step (256)")
     found.add_argument("--seconds", type=float, default=170.0, help="stop after so long, compiling included (170)")
     found.add_argument("--output", metavar="FILE", help="write the table there (where starts find it)")
+    found.add_argument(
+        "--whole-steps", action="store_true", help="try the fastest of each again in whole steps, which takes longer"
+    )
     found.add_argument("--details", metavar="FILE", help="write there what every candidate took")
     return found
 
@@ -64,18 +67,27 @@ def main(argv: Sequence[str]) -> int:
         found = tune.tune(keys, facts, dtype, device, tune.GraphClock(), begun + args.seconds, room)
         torch.cuda.empty_cache()
     path = Path(args.output or tuned.folder() / f"{tuned.slug(gpus[0].name)}--{tuned.slug(label)}.json")
-    tuned.write(path, tune.brief(tune.told(found, facts, dtype, label)))  # whatever comes of the second half
-    compile_all(tune.variants(refine.finalists(found), facts, dtype))
-    with refine.Steps(args.model, facts, dtype, args.max_num_seqs) as steps:
-        refined = refine.refine(found, facts.kv_heads, steps, lambda: time.monotonic() > begun + args.seconds)
-    record = tune.told(found, facts, dtype, label, refined.chosen)
-    record["steps"] = refine.told(refined, steps.layers)
+    record = tune.told(found, facts, dtype, label)
+    if args.whole_steps:
+        tuned.write(path, tune.brief(record))  # whatever comes of the second half
+        compile_all(tune.variants(refine.finalists(found), facts, dtype))
+        with refine.Steps(args.model, facts, dtype, args.max_num_seqs) as steps:
+            refined = refine.refine(
+                found,
+                facts.kv_heads,
+                steps,
+                lambda: time.monotonic() > begun + args.seconds,
+                lambda line: print(line, flush=True),
+            )
+        record = tune.told(found, facts, dtype, label, refined.chosen)
+        record["steps"] = refine.told(refined, steps.layers)
     record["seconds"] = round(time.monotonic() - begun, 1)
     if args.details:
         tuned.write(Path(args.details), record)
     tuned.write(path, tune.brief(record))
     print(tune.table(record))
-    print(refine.shown(record["steps"]))
+    if args.whole_steps:
+        print(refine.shown(record["steps"]))
     left = len(keys) - len(found)
     print(f"{path}: {len(found)} of {len(keys)} questions in {record['seconds']} s")
     if left:

@@ -72,6 +72,7 @@ def test_a_run_is_traced(model):
     assert {line["phase"] for line in record["idle"]} <= known
     assert {line["phase"] for line in record["gaps"]} <= known
     assert "the device busy" in "\n".join(trace.shown(record, step.KERNELS, step.LINES))
+    assert trace.trace(work, engine, 500, "tiny")["steps"] < 100  # as many as there are
     with pytest.raises(RuntimeError, match="ended before"):
         trace.trace(work, engine, 5, "tiny", skip=1000)
 

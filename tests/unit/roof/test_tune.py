@@ -112,10 +112,11 @@ def test_the_best_is_kept_and_found_by_a_later_start(tmp_path, monkeypatch, caps
     tuned._read.cache_clear()
 
 
-def test_a_small_gain_changes_nothing_and_every_size_counts_alike():
-    tried = tune.Tried({(1,): [1.0, 100.0], (2,): [1.01, 99.0], (3,): [2.0, 70.0]})
+def test_a_small_gain_changes_nothing_and_every_size_counts_as_long_as_it_takes():
+    tried = tune.Tried({(1,): [1.0, 100.0], (2,): [0.5, 100.1], (3,): [2.0, 98.7]})
     assert tried.best((1,)) == (1,)
-    assert tune.Tried({(1,): [2.0, 100.0], (2,): [1.0, 120.0]}).best((1,)) == (2,)
+    assert tried.ranked() == [(2,), (3,), (1,)]
+    assert tune.Tried({(1,): [2.0, 100.0], (2,): [1.0, 120.0]}).best((2,)) == (1,)
     assert tune.Tried({None: [1.0], (2,): [2.0]}).best((2,)) is None
 
 
