@@ -6,6 +6,7 @@ what the loop computes from one step to the next, which no other process of the 
 """
 
 import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from octavo.bench import report
 from octavo.config.engine import CacheSection, EngineConfig, GrammarSection, ModelSection, ScheduleSection, TextSection
 from octavo.config.facts import ModelFacts
 from octavo.core.engine.core import EngineCore
+from octavo.core.engine.process import SWITCH
 from octavo.errors import OctavoError
 from octavo.wire.arrays import ints
 from octavo.wire.reply import Admitted, FinishReason
@@ -63,7 +65,8 @@ def hostile(count: int) -> Iterator[GrammarRef]:
 class _Neighbour:
     """A core with one stream in it, and what the others were answered."""
 
-    def __init__(self, vocabulary: Vocabulary, width: int, step: float, backend: str):
+    def __init__(self, vocabulary: Vocabulary, width: int, step: float, backend: str, said: int):
+        self._said = said
         fake = {"vocab": width, "strict": False, "page_sizes": (_PAGE,), "latency": step}
         facts = ModelFacts(
             architecture="Fake", vocab=width, hidden=8, layers=1, q_heads=1, kv_heads=1, head_dim=8, ffn=8,
@@ -89,7 +92,7 @@ class _Neighbour:
         self.ask(0, None)
 
     def ask(self, handle: int, grammar: GrammarRef | None) -> None:
-        limit = _LONGEST if grammar is None else 4 + _SAID
+        limit = _LONGEST if grammar is None else 4 + self._said
         stops = () if grammar is None else self.ends
         wire = EngineRequest(
             handle, ints([5, 6, 7, 8]).tobytes(), Sampling(handle), limit, stops=stops, eos=len(stops), grammar=grammar
@@ -132,9 +135,15 @@ class _Neighbour:
         }
 
 
-def flood(vocabulary: Vocabulary, width: int, count: int, step: float, backend: str) -> list[dict[str, Any]]:
-    """Two records: the neighbour alone, and with ``count`` hostile grammars, at ``step`` seconds a step."""
-    house = _Neighbour(vocabulary, width, step, backend)
+def flood(
+    vocabulary: Vocabulary, width: int, count: int, step: float, backend: str, said: int | None = None
+) -> list[dict[str, Any]]:
+    """Two records: the neighbour alone, and with ``count`` hostile grammars that say at most ``said`` tokens each, at
+    ``step`` seconds a step."""
+    said = _SAID if said is None else said
+    house = _Neighbour(vocabulary, width, step, backend, said)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH)
     try:
         # The engine of grammars is made, and its process runs, before anything counts.
         house.ask(1, GrammarRef("choice", '["a"]'))
@@ -147,8 +156,9 @@ def flood(vocabulary: Vocabulary, width: int, count: int, step: float, backend: 
         beside = house.measured(lambda: len(house.told) == count + 1 or time.monotonic() >= until)
         outcomes = Counter(told for handle, told in house.told.items() if handle > 1)
     finally:
+        sys.setswitchinterval(interval)
         house.core.close()
-    values = {"sent": count, **{name: outcomes[name] for name in ("refused", "failed", "answered")}}
+    values = {"sent": count, "said": said, **{name: outcomes[name] for name in ("refused", "failed", "answered")}}
     return [
         report.record(workload=name, impl="octavo", model="a fake device", step_ms=step * 1e3, **found)
         for name, found in (("neighbour alone", alone), (f"neighbour of {count} hostile", beside | values))

@@ -86,16 +86,19 @@ TYPICAL: dict[str, dict[str, Any]] = {
     "code": {"type": "string", "pattern": "^[A-Z]{3}-[0-9]{4}(-[a-z]+)?$"},
 }
 
+#: Tokens of an answer at most.
+TOKENS = 64
+
 
 @dataclass(frozen=True, kw_only=True)
 class GrammarLoad:
-    """``walks`` random answers of each schema, of at most ``tokens`` tokens. ``flood``: so many hostile grammars beside
-    a stream instead, on a device that takes ``step_ms`` milliseconds a step."""
+    """``walks`` random answers of each schema, of at most ``tokens`` tokens (``TOKENS``). ``flood``: so many hostile
+    grammars beside a stream instead, on a device that takes ``step_ms`` milliseconds a step."""
 
     model: str | None = None
     backend: str = DEFAULT
     walks: int = 4
-    tokens: int = 64
+    tokens: int | None = None
     seed: int = 0
     flood: int = 0
     step_ms: float = 5.0
@@ -110,7 +113,7 @@ def grammar(load_: GrammarLoad) -> list[dict[str, Any]]:
     if load_.flood:
         from octavo.bench.flood import flood
 
-        return flood(vocabulary, width, load_.flood, load_.step_ms / 1e3, load_.backend)
+        return flood(vocabulary, width, load_.flood, load_.step_ms / 1e3, load_.backend, load_.tokens)
     taught = time.perf_counter()
     engine = ENGINES.load(load_.backend)(vocabulary, width)
     built = time.perf_counter()
@@ -164,7 +167,7 @@ def _measure(engine: Engine, width: int, schemas: dict[str, dict[str, Any]], loa
         firsts.append(time.perf_counter() - begin)
         for _ in range(load_.walks):
             state = template.open()
-            for _ in range(load_.tokens):
+            for _ in range(TOKENS if load_.tokens is None else load_.tokens):
                 bits[:] = 0
                 begin = time.perf_counter()
                 state.fill(bits)

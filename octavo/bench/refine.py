@@ -21,12 +21,11 @@ from octavo.config.facts import ModelFacts
 from octavo.config.resolve import resolve
 from octavo.core.engine.core import EngineCore
 from octavo.device.kernels import tuned
-from octavo.device.kernels.joined import Tile
-from octavo.device.kernels.launch import AFTER, FIRST, LATE
+from octavo.device.kernels.launch import LATE
 from octavo.device.runner.decode import SIZES
 
-#: Answers of a question that are tried, each with every time to let the next kernel start.
-FEW = 6
+#: Answers of a question that are tried, each as it is and letting the next kernel start late.
+FEW = 4
 #: Tokens of context at which products are tried, and at which decode is, each counting alike.
 CONTEXT, CONTEXTS = 256, (256, 1024)
 #: Steps of a measurement, and tokens that contexts are given beyond their length.
@@ -51,23 +50,10 @@ def finalists(found: Mapping[Key, Tried]) -> dict[Key, list[Choice]]:
     """What is tried again of each question, the fastest alone first."""
     tried: dict[Key, list[Choice]] = {}
     for key, each in found.items():
-        few = [each.best(choices(key)[0]), *each.ranked()]
-        few = list(dict.fromkeys(few))[:FEW]
-        more = (_released(key, how, when) for how in few for when in _whens(key))
-        tried[key] = list(dict.fromkeys([*few, *more]))
+        few = list(dict.fromkeys([each.best(choices(key)[0]), *each.ranked()]))[:FEW]
+        # of both kinds of answer the last number says when
+        tried[key] = list(dict.fromkeys([*few, *(how and (*how[:-1], LATE) for how in few)]))
     return tried
-
-
-def _whens(key: Key) -> tuple[int, ...]:
-    return (AFTER, FIRST, LATE) if isinstance(key, tuned.Decode) else (AFTER, LATE)
-
-
-def _released(key: Key, how: Choice, when: int) -> Choice:
-    if how is None:
-        return None
-    if isinstance(key, tuned.Decode):
-        return (*how[:-1], when)
-    return tuple(Tile._make(how)._replace(release=when))
 
 
 def refine(

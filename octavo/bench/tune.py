@@ -31,9 +31,10 @@ from octavo.device.worker.variants import walk
 ROTATED = 208 << 20
 #: Copies of what is read, at most.
 COPIES = 64
-#: Tokens of the contexts at which decode is measured. Each counts as long as it takes: what is lost on long contexts
-#: is never made good on short ones. (Counting alike chose tiles of 32 keys for 128 and more rows of Qwen3-0.6B: 2 to 4%
-#: quicker at 256 tokens, 1% slower at 4,096, and mixed256 made 24,985 instead of 26,377 tokens a second.)
+#: Mean tokens of the contexts at which decode is measured. Each counts as long as it takes: what is lost on long
+#: contexts is never made good on short ones. (Counting alike chose tiles of 32 keys for 128 and more rows of
+#: Qwen3-0.6B: 2 to 4% quicker at 256 tokens, 1% slower at 4,096, and mixed256 made 24,985 instead of 26,377 tokens a
+#: second.)
 CONTEXTS = (256, 1024, 4096)
 #: What must be gained over what is in use for a change.
 GAIN = 0.01
@@ -185,8 +186,10 @@ class DecodeCase(Case):
         facts, device, itemsize = self.facts, self.device, self.dtype.itemsize
         heads = facts.kv_heads
         rows = max(1, self.key.pairs // heads)
+        lens = spread(rows, size)
+        longest = int(lens.max())
         gain = torch.ones(facts.head_dim, dtype=self.dtype, device=device)
-        turn = torch.ones(size + 1, facts.head_dim // 2, device=device)
+        turn = torch.ones(longest + 1, facts.head_dim // 2, device=device)
         layer = LayerAttention(
             name="", q_heads=facts.q_heads, kv_heads=heads, head_dim=facts.head_dim, v_dim=facts.head_dim,
             scale=facts.attention_scale, softcap=facts.attn_softcap, q_norm=gain, k_norm=gain, norm_eps=facts.norm_eps,
@@ -195,28 +198,35 @@ class DecodeCase(Case):
         spec, backend = layer.spec(itemsize), TritonAttention()
         read = rows * size * spec.token_bytes
         copies = copies or max(2, min(COPIES, cdiv(ROTATED, read)))
-        held = cdiv(size, PAGE)
+        held = cdiv(longest, PAGE)
         pages = 1 + copies * rows * held
         raw = self._some(pages * PAGE * spec.token_bytes // itemsize).view(torch.uint8)
         cache = backend.view(spec, raw, pages, PAGE, self.dtype)
         order = 1 + torch.randperm(pages - 1, device=device).to(torch.int32)
         tables = order.view(copies, rows, held)
         qkv = self._some(rows, sum(layer.sizes))
-        lens = torch.full((rows,), size, dtype=torch.int64, device=device)
+        last = (lens - 1).to(device)
+        which = torch.arange(rows, device=device)
         metas = [
             TritonMeta(
                 rows=rows,
                 singles=True,
                 longer=False,
-                positions=lens - 1,
+                positions=last,
                 starts=torch.arange(rows + 1, dtype=torch.int64, device=device),
-                lens=lens,
-                slots=table[:, -1].long() * PAGE + (size - 1) % PAGE,
+                lens=last + 1,
+                slots=table[which, last // PAGE].long() * PAGE + last % PAGE,
                 table=table,
             )
             for table in tables
         ]
         return (lambda number: backend.attend(layer, qkv, cache, metas[number])), copies, read
+
+
+def spread(rows: int, size: int) -> Tensor:
+    """Contexts of a batch, int64[rows]: from half of ``size`` to half as much again, in no order."""
+    order = torch.randperm(rows, generator=torch.Generator("cpu").manual_seed(0), device="cpu")
+    return (size * (0.5 + (order + 0.5) / rows)).round().long().clamp(min=1)
 
 
 def case(key: Key, facts: ModelFacts, dtype: torch.dtype, device: torch.device) -> Case:

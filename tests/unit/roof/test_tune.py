@@ -120,6 +120,14 @@ def test_a_small_gain_changes_nothing_and_every_size_counts_as_long_as_it_takes(
     assert tune.Tried({None: [1.0], (2,): [2.0]}).best((2,)) is None
 
 
+@pytest.mark.parametrize("rows", [1, 2, 256])
+def test_contexts_of_a_batch_differ_around_their_mean(rows):
+    lens = tune.spread(rows, 256)
+    assert abs(float(lens.float().mean()) - 256) < 1
+    assert 128 <= int(lens.min()) <= int(lens.max()) <= 384
+    assert len(set(lens.tolist())) >= rows // 2
+
+
 def test_it_ends_when_it_is_told_to():
     with HERE:
         assert tune.tune([tuned.Decode(8, 2, 32)], SMALL, torch.float16, HERE, Fake(), until=time.monotonic() - 1) == {}
