@@ -123,7 +123,7 @@ def parser() -> Parser:
     grammar.add_argument("--model", metavar="MODEL", help="whose tokenizer (the embedded model)")
     grammar.add_argument("--backend", default="guidance", choices=("guidance", "xgrammar"), help="library (guidance)")
     grammar.add_argument("--walks", type=int, default=4, help="random answers of each schema (4)")
-    grammar.add_argument("--tokens", type=int, default=64, help="tokens of each at most (64)")
+    grammar.add_argument("--tokens", type=int, help="tokens of each at most (64; of a flood's 16)")
     grammar.add_argument(
         "--flood",
         type=int,

@@ -42,12 +42,12 @@ class Masking:
             requests.append(request if request is not None and request.epoch == plan.epochs[index] else None)
         followers = [None if request is None or request.busy else _follower(request) for request in requests]
         masks, left = self._grammars.masks(plan, followers)
-        for index, request in enumerate(requests):
+        for index, (request, follower) in enumerate(zip(requests, followers, strict=True)):
             if request is None:
                 continue
-            if request.busy or index in left:
+            if follower is None or index in left:
                 self._set_aside(request)
-            elif _follower(request).dear:
+            elif follower.cost.dear:
                 self._book.hold(request.row)
         return masks
 

@@ -30,6 +30,8 @@ log = logger(__name__)
 
 #: Seconds between two garbage collections; objects of the boot are frozen, so one takes well under a millisecond.
 COLLECT_EVERY = 10.0
+#: Seconds after which a thread that wants the interpreter's lock gets it.
+SWITCH = 0.0005
 #: Seconds that a core which cannot start waits for somebody to tell the reason to.
 FAREWELL = 5.0
 
@@ -209,7 +211,7 @@ class EngineProcess:
             return self._no_start(error)
         core.watchdog.listen(self._stalled)
         signal.signal(signal.SIGTERM, self._terminate)
-        sys.setswitchinterval(0.0005)
+        sys.setswitchinterval(SWITCH)
         gc.collect()
         gc.freeze()
         gc.disable()

@@ -5,7 +5,7 @@
 DEAR = 1e-3
 #: Seconds that the masks of one step may take together, or as many times as long as masks of schemas in use do,
 #: whichever is more.
-STEP = 2e-3
+STEP = 1e-3
 USUAL = 0.1e-3
 #: Masks in a row that must be cheap before a dear grammar is a cheap one again; twice as many after each relapse, up to
 #: the second.
@@ -36,17 +36,17 @@ class Cost:
         self._good = 0
         self.mean = tried
 
-    def took(self, seconds: float, rows: int = 1) -> None:
-        """A mask was made in so many seconds; one of ``rows`` that the loop made in a step."""
-        self.mean += (seconds - self.mean) * WEIGHT
-        if seconds > DEAR or self.mean > min(DEAR, budget(rows) / rows):
-            if not self.dear and self._good:
-                self._need = min(2 * self._need, MOST_GOOD)
-            self.dear, self._good = True, 0
-        elif self.dear:
-            self._good += 1
-            if self._good >= self._need:
-                self.dear = False
+    def took(self, seconds: float, share: float = DEAR) -> None:
+        """A mask was made in so many seconds. ``share``: what each may take on average."""
+        mean = self.mean = self.mean + (seconds - self.mean) * WEIGHT
+        if seconds <= DEAR and mean <= share:
+            if self.dear:
+                self._good += 1
+                self.dear = self._good < self._need
+            return
+        if not self.dear and self._good:
+            self._need = min(2 * self._need, MOST_GOOD)
+        self.dear, self._good = True, 0
 
     def guessed(self, seconds: float) -> None:
         """What it forces was told in so many seconds."""

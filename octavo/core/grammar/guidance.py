@@ -23,11 +23,12 @@ from octavo.wire.arrays import Ints
 from octavo.wire.request import GrammarRef
 from octavo.wire.vocabulary import Vocabulary
 
-#: A schema's text may be most of a megabyte; a mask of schemas in use costs 0.2 ms at most, of the worst some 5 ms,
-#: which ``cost`` keeps out of the step loop.
+#: A schema's text may be most of a megabyte. Of schemas in use, a mask takes 0.2 ms at most, less than 2,000 of lexer
+#: fuel and 300 items; of the worst that these limits let through some 50 ms, which ``cost`` keeps out of the step loop.
+#: Only what comes all at once can surprise it, and that is what the fuel of a step bounds, to about 1 ms.
 LIMITS = LLParserLimits(
     initial_lexer_fuel=1_000_000,
-    step_lexer_fuel=50_000,
+    step_lexer_fuel=20_000,
     step_max_items=25_000,
     max_lexer_states=50_000,
     max_grammar_size=500_000,
@@ -154,7 +155,8 @@ class GuidanceGrammar(Grammar):
         if self._ahead and self._template.names and (named := _TOKEN.match(self._forced_text())):
             allow(bits, (int(named[1]),))
             return
-        part = bits[: self._engine.words]
+        words = self._engine.words
+        part = bits if len(bits) == words else bits[:words]
         make(self._matcher, part)
         if self._matcher.is_error() and self._again():
             make(self._matcher, part)

@@ -15,7 +15,7 @@ from octavo.common.math import cdiv
 from octavo.config.engine import GrammarSection
 from octavo.core.grammar.base import PARAM, Compiler, Grammar, NotQuick, allow, allows
 from octavo.core.grammar.compiler import TriedCompiler
-from octavo.core.grammar.cost import Cost, budget
+from octavo.core.grammar.cost import DEAR, USUAL, Cost, budget
 from octavo.core.grammar.reasoning import FREE, Free, Reasoning
 from octavo.errors import RequestError
 from octavo.wire.arrays import Ints
@@ -275,26 +275,36 @@ class Grammars(Generic[T]):
         drafts = _drafts(plan) if len(plan.draft_tokens) else [[]] * len(plan.masked)
         bits = np.zeros((len(drafts) + sum(map(len, drafts)), self._words), np.int32)
         left: set[int] = set()
-        at = 0
-        now = time.thread_time()
-        until = now + budget(len(followers))
+        at, allowed = 0, budget(len(followers))
+        share = min(DEAR, allowed / len(followers))
+        # A clock of the thread costs more than most masks do, so it is asked only about what seems to take long.
+        spent, counted = time.thread_time(), 0.0
+        first = now = time.perf_counter()
         for index, (some, follower) in enumerate(zip(drafts, followers, strict=True)):
-            lines = bits[at : at + 1 + len(some)]
-            at += len(lines)
+            start, at = at, at + 1 + len(some)
             if follower is None:
-                lines[:] = -1
+                bits[start:at] = -1
                 continue
-            if follower.ready is None and (follower.dear or now > until):
-                lines[:] = -1
+            cost, ready = follower.cost, follower.ready
+            if ready is None and (cost.dear or (now - first > allowed and time.thread_time() - spent > allowed)):
+                bits[start:at] = -1
                 left.add(index)
                 continue
-            known = follower.ready is not None
-            follower.fill_window(lines, some)
-            begin, now = now, time.thread_time()
-            if made := len(lines) - known:
-                follower.cost.took((now - begin) / made, len(drafts))
-                if follower.dear and not known:
-                    follower.ready = lines[0].copy()
+            if some:
+                follower.fill_window(bits[start:at], some)
+            elif ready is None:
+                follower.fill(bits[start])
+            else:
+                bits[start] = ready
+                continue
+            begin, now = now, time.perf_counter()
+            took = now - begin
+            if took > USUAL:
+                took = min(took, time.thread_time() - spent - counted)
+            counted += took
+            cost.took(took / (1 + len(some)), share)
+            if cost.dear and ready is None:
+                follower.ready = bits[start].copy()
         return GrammarMasks(plan.masked, bits), left
 
     def follow(self, follower: Follower, tokens: Sequence[int]) -> Ints | str:
