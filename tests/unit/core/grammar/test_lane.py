@@ -1,0 +1,221 @@
+"""What is dear, who makes dear masks and in which order, and what becomes of work that nobody wants any more."""
+
+import queue
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from octavo.core.grammar.base import Grammar
+from octavo.core.grammar.cost import DEAR, GOOD, STEP, USUAL, Cost, budget
+from octavo.core.grammar.lane import Lane, Work
+from octavo.core.grammar.manager import Follower, Grammars
+from octavo.core.grammar.reasoning import FREE, Reasoning
+from octavo.testing.served import PATIENCE
+from octavo.wire.plan import Kind, StepPlan
+from octavo.wire.request import GrammarRef
+
+LINE = np.zeros(1, np.int32)
+
+
+def test_one_dear_mask_makes_a_grammar_dear_and_many_cheap_ones_make_it_cheap_again():
+    cost = Cost()
+    for _ in range(1000):
+        cost.took(USUAL)
+    assert not cost.dear
+    cost.took(2 * DEAR)
+    for _ in range(GOOD):
+        assert cost.dear
+        cost.took(USUAL)
+    assert not cost.dear
+    cost.took(2 * DEAR)  # the next time it takes longer
+    for _ in range(2 * GOOD):
+        assert cost.dear
+        cost.took(USUAL)
+    assert not cost.dear
+
+
+def test_many_rows_have_less_each_but_what_is_usual():
+    assert budget(1) == STEP
+    assert budget(1000) / 1000 == pytest.approx(USUAL)
+    cost = Cost()
+    for _ in range(100):
+        cost.took(DEAR / 2, DEAR)
+    assert not cost.dear
+    for _ in range(100):
+        cost.took(DEAR / 2, USUAL)
+    assert cost.dear
+
+
+def test_what_was_tried_elsewhere_is_known_at_once():
+    assert Cost(2 * DEAR).dear
+    assert not Cost(DEAR / 2).dear
+    assert not Cost(guesses=False).guesses
+
+
+class Clocked(Grammar):
+    """Takes as long as it says, by a clock that only it moves."""
+
+    def __init__(self, clock: list[float], seconds: float):
+        self.clock, self.seconds, self.filled = clock, seconds, 0
+
+    def accept(self, token):
+        return True
+
+    def fill(self, bits):
+        self.clock[0] += self.seconds
+        self.filled += 1
+        bits[:] = 2
+
+    def rollback(self, count):
+        pass
+
+    def forced(self, limit):
+        self.clock[0] += self.seconds
+        return [1] * limit
+
+
+def follower(grammar: Grammar, cost: Cost | None = None) -> Follower:
+    return Follower(grammar, Reasoning(GrammarRef(FREE, "")), cost=cost)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [0.0]
+    fake = SimpleNamespace(thread_time=lambda: now[0], perf_counter=lambda: now[0])
+    monkeypatch.setattr("octavo.core.grammar.manager.time", fake)
+    return now
+
+
+def masks_of(followers):
+    count = len(followers)
+    rows = np.arange(count, dtype=np.int32)
+    plan = StepPlan(0, Kind.DECODE, rows=rows, masked=rows, drafts=np.zeros(count, np.int32))
+    masks, left = Grammars(None, 32, lambda key, outcome: None).masks(plan, followers)
+    return masks.bits[:, 0].tolist(), left
+
+
+def test_the_loop_makes_no_mask_of_a_dear_grammar_and_keeps_the_one_that_was_dear(clock):
+    shared = Cost()
+    dear = [follower(Clocked(clock, 5 * DEAR), shared) for _ in range(3)]
+    usual = follower(Clocked(clock, USUAL))
+    bits, left = masks_of([usual, *dear])
+    # The first was a surprise; the others have the same grammar.
+    assert (bits, left) == ([2, 2, -1, -1], {2, 3})
+    assert dear[0].ready.tolist() == [2]
+    assert [one._grammar.filled for one in dear] == [1, 0, 0]
+    bits, left = masks_of([usual, dear[0]])
+    assert (bits, left) == ([2, 2], set())
+    assert dear[0]._grammar.filled == 1
+
+
+def test_a_step_spends_so_much_on_masks_and_no_more(clock):
+    some = [follower(Clocked(clock, DEAR * 0.9)) for _ in range(8)]
+    bits, left = masks_of(some)
+    assert budget(8) < clock[0] <= budget(8) + DEAR
+    assert (bits, left) == ([2, 2] + [-1] * 6, set(range(2, 8)))
+
+
+def test_what_is_forced_is_not_asked_for_again_where_that_took_long(clock):
+    quick, slow = follower(Clocked(clock, USUAL)), follower(Clocked(clock, 2 * DEAR))
+    for one in (quick, slow):
+        assert one.drafts(2) == [1, 1]
+    assert quick.drafts(2) == [1, 1]
+    assert slow.drafts(2) == []
+
+
+def test_what_is_less_dear_goes_first():
+    said: queue.Queue = queue.Queue()
+    go, order = threading.Event(), []
+    lane: Lane[int] = Lane(said.put)
+
+    def doing(key):
+        def run():
+            if key == 0:
+                assert go.wait(PATIENCE)
+            order.append(key)
+            return LINE
+
+        return run
+
+    lane.take(Work(0, doing(0)), 0.0)
+    for key, expected in ((1, 50.0), (2, 0.0), (3, 10.0)):
+        lane.take(Work(key, doing(key)), expected)
+    go.set()
+    for _ in range(4):
+        assert said.get(timeout=PATIENCE).line is LINE
+    assert order == [0, 2, 3, 1]
+    lane.close()
+
+
+def test_work_of_who_has_gone_is_not_done():
+    said: queue.Queue = queue.Queue()
+    lane: Lane[int] = Lane(said.put, gone=lambda key: key == 1)
+    done = []
+    for key in (1, 2):
+        lane.take(Work(key, lambda key=key: done.append(key) or LINE), 0.0)
+    assert said.get(timeout=PATIENCE).key == 2
+    assert done == [2]
+    lane.close()
+
+
+def test_a_thread_that_does_not_come_back_is_left_and_another_goes_on():
+    said: queue.Queue = queue.Queue()
+    go, begun = threading.Event(), threading.Event()
+    lane: Lane[int] = Lane(said.put, deadline=5.0)
+
+    def hangs():
+        begun.set()
+        assert go.wait(PATIENCE)
+        return LINE
+
+    lane.take(Work(1, hangs), 0.0)
+    lane.take(Work(2, lambda: LINE), 0.0)
+    assert begun.wait(PATIENCE)
+    due = lane.next_deadline()
+    assert due is not None
+    assert lane.late(due - 1.0) is None
+    late = lane.late(due)
+    assert late is not None
+    assert late.key == 1
+    assert "within 5 seconds" in late.fault
+    assert said.get(timeout=PATIENCE).key == 2
+    go.set()
+    lane.take(Work(3, lambda: LINE), 0.0)
+    assert said.get(timeout=PATIENCE).key == 3  # of the first nothing was heard
+    lane.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_dies_ends_what_it_had_in_hand():
+    said: queue.Queue = queue.Queue()
+
+    class Mortal(Work):
+        def do(self):
+            raise SystemExit  # no hook says a word about it
+
+    lane: Lane[int] = Lane(said.put)
+    lane.take(Mortal(1, lambda: LINE), 0.0)
+    thread = lane._thread
+    assert thread is not None
+    thread.join(PATIENCE)
+    late = lane.late(0.0)
+    assert late is not None
+    assert "has died" in late.fault
+    lane.take(Work(2, lambda: LINE), 0.0)
+    assert said.get(timeout=PATIENCE).key == 2
+    lane.close()
+
+
+def test_where_no_thread_can_be_started_requests_are_told(monkeypatch):
+    said: queue.Queue = queue.Queue()
+    lane: Lane[int] = Lane(said.put)
+
+    def start(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    lane.take(Work(1, lambda: LINE), 0.0)
+    assert "can't start new thread" in said.get(timeout=PATIENCE).fault
+    lane.close()
