@@ -1,8 +1,9 @@
 """What the masks of a grammar take, and whether the step loop may make them itself."""
 
 #: Seconds from which one mask is dear. Of schemas in use the worst of a small vocabulary take 0.2 ms; of a large one
-#: some take 0.5.
+#: some take 0.5. On average none of them takes a tenth of a millisecond.
 DEAR = 1e-3
+DEAR_MEAN = 0.25e-3
 #: Seconds that the masks of one step may take together, or as many times as long as masks of schemas in use do,
 #: whichever is more.
 STEP = 1e-3
@@ -18,6 +19,11 @@ WEIGHT = 1 / 8
 def budget(rows: int) -> float:
     """Seconds that one step may spend on the masks of so many rows."""
     return max(STEP, USUAL * rows)
+
+
+def share(rows: int) -> float:
+    """Seconds that each of so many masks may take on average."""
+    return min(DEAR_MEAN, budget(rows) / rows)
 
 
 class Cost:
@@ -36,10 +42,10 @@ class Cost:
         self._good = 0
         self.mean = tried
 
-    def took(self, seconds: float, share: float = DEAR) -> None:
-        """A mask was made in so many seconds. ``share``: what each may take on average."""
+    def took(self, seconds: float, most: float = DEAR_MEAN) -> None:
+        """A mask was made in so many seconds. ``most``: what they may take on average."""
         mean = self.mean = self.mean + (seconds - self.mean) * WEIGHT
-        if seconds <= DEAR and mean <= share:
+        if seconds <= DEAR and mean <= most:
             if self.dear:
                 self._good += 1
                 self.dear = self._good < self._need

@@ -15,7 +15,7 @@ from octavo.common.math import cdiv
 from octavo.config.engine import GrammarSection
 from octavo.core.grammar.base import PARAM, Compiler, Grammar, NotQuick, allow, allows
 from octavo.core.grammar.compiler import TriedCompiler
-from octavo.core.grammar.cost import DEAR, USUAL, Cost, budget
+from octavo.core.grammar.cost import USUAL, Cost, budget, share
 from octavo.core.grammar.reasoning import FREE, Free, Reasoning
 from octavo.errors import RequestError
 from octavo.wire.arrays import Ints
@@ -275,8 +275,7 @@ class Grammars(Generic[T]):
         drafts = _drafts(plan) if len(plan.draft_tokens) else [[]] * len(plan.masked)
         bits = np.zeros((len(drafts) + sum(map(len, drafts)), self._words), np.int32)
         left: set[int] = set()
-        at, allowed = 0, budget(len(followers))
-        share = min(DEAR, allowed / len(followers))
+        at, allowed, most = 0, budget(len(followers)), share(len(followers))
         # A clock of the thread costs more than most masks do, so it is asked only about what seems to take long.
         spent, counted = time.thread_time(), 0.0
         first = now = time.perf_counter()
@@ -302,7 +301,7 @@ class Grammars(Generic[T]):
             if took > USUAL:
                 took = min(took, time.thread_time() - spent - counted)
             counted += took
-            cost.took(took / (1 + len(some)), share)
+            cost.took(took / (1 + len(some)), most)
             if cost.dear and ready is None:
                 follower.ready = bits[start].copy()
         return GrammarMasks(plan.masked, bits), left

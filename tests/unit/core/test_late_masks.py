@@ -29,7 +29,7 @@ class Fickle(Cost):
         self._chance, self._random = chance, dice
         self.dear = dice.random() < chance
 
-    def took(self, seconds: float, share: float = 0.0) -> None:
+    def took(self, seconds: float, most: float = 0.0) -> None:
         self.dear = self._random.random() < self._chance
 
 
