@@ -8,7 +8,7 @@ import json
 import math
 import numbers
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.errors import BadRequest
@@ -223,8 +223,13 @@ class SamplingParams:
         return self.temperature < GREEDY_EPSILON
 
     def clone(self, **changes: Any) -> "SamplingParams":
-        """A copy with some fields changed, validated anew."""
-        return SamplingParams(**({f.name: getattr(self, f.name) for f in fields(self)} | changes))
+        """A copy with some fields changed, validated anew: what is here may have been set since it was made."""
+        if not changes.keys() <= vars(self).keys():
+            raise TypeError(f"SamplingParams has no {', '.join(sorted(changes.keys() - vars(self).keys()))}")
+        copy = object.__new__(SamplingParams)
+        copy.__dict__ = vars(self) | changes  # an ``__init__`` of so many names would take longer than the checks
+        copy.__post_init__()
+        return copy
 
     def _check_numbers(self) -> None:
         _whole("n", self.n, 1, MAX_TOKEN_ID)
@@ -326,13 +331,21 @@ class BeamSearchParams:
         self.stop_token_ids = _token_ids("stop_token_ids", self.stop_token_ids, MAX_STOP_IDS)
 
 
+# The two begin with what nearly always holds: the rest is for other kinds of numbers, and for words about wrong ones.
+
+
 def _whole(name: str, value: Any, low: int | None, high: int | None) -> None:
+    if type(value) is int and (low is None or value >= low) and (high is None or value <= high):
+        return
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise BadRequest(f"{name} must be a whole number, got {_shown(value)}", name)
     _range(name, value, low, high, False)
 
 
 def _real(name: str, value: Any, low: float | None, high: float | None, open_low: bool = False) -> None:
+    within = type(value) is float and low is not None and high is not None and low <= value <= high
+    if within and not (open_low and value == low):
+        return
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise BadRequest(f"{name} must be a number, got {_shown(value)}", name)
     try:
@@ -359,15 +372,9 @@ def _shown(value: Any) -> str:
 
 
 def _strings(name: str, value: Any, most: int) -> list[str]:
-    items = (
-        []
-        if value is None
-        else [value]
-        if isinstance(value, str)
-        else list(value)
-        if isinstance(value, (list, tuple))
-        else None
-    )
+    if value is None or (type(value) is list and not value):
+        return []
+    items = [value] if isinstance(value, str) else list(value) if isinstance(value, (list, tuple)) else None
     if items is None or any(not isinstance(item, str) for item in items):
         raise BadRequest(f"{name} must be a string or a list of strings", name)
     if len(items) > most:

@@ -3,10 +3,10 @@
 import hashlib
 import numbers
 import random
+import struct
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from octavo.config.engine import EngineConfig
 from octavo.errors import BadRequest, Unsupported
 from octavo.front.tokenizers.base import Tokenizer, check_text
 from octavo.params import SamplingParams
-from octavo.wire.arrays import pack_tokens
+from octavo.wire.arrays import outside, pack_tokens, unpack_tokens
 from octavo.wire.hello import Ready
 from octavo.wire.request import EngineRequest, GrammarRef, Sampling
 from octavo.wire.vocabulary import Vocabulary
@@ -29,15 +29,17 @@ Side: TypeAlias = Literal["left", "right"]
 LONG_TEXT = 16384
 _SEEDS = 2**63
 _MAX_PRIORITY = 2**31 - 1
+_KEYS = frozenset({"prompt", "prompt_token_ids", "cache_salt"})
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """A checked prompt. ``text`` is None where ids were given."""
+class Prompt(NamedTuple):
+    """A checked prompt. ``text`` is None where ids were given. ``packed``: the ids as the core takes them, where they
+    are at hand."""
 
     text: str | None
     ids: list[int]
     salt: bytes = b""
+    packed: bytes = b""
 
 
 def ends_of(config: EngineConfig, tokenizer: Tokenizer | None, width: int) -> tuple[int, ...]:
@@ -95,14 +97,17 @@ class Intake:
 
     def prompts(self, prompts: Sequence[PromptType], param: str = "prompts") -> list[Prompt]:
         """``prompt`` for many: texts are tokenised together, on all cores."""
-        parts = [self._parts(prompt, f"{param}.{i}") for i, prompt in enumerate(prompts)]
+        names = [f"{param}.{i}" for i in range(len(prompts))]
+        parts = [self._parts(prompt, name) for prompt, name in zip(prompts, names, strict=True)]
         texts = [
-            self._bounded(text, None, f"{param}.{i}") for i, (text, ids, _) in enumerate(parts) if ids is None and text
+            self._bounded(text, None, name)
+            for (text, ids, _), name in zip(parts, names, strict=True)
+            if ids is None and text
         ]
         encoded = iter(self._coder(param).encode_batch(texts) if texts else ())
         return [
-            self._checked(text, next(encoded) if ids is None else ids, salt, None, f"{param}.{i}")
-            for i, (text, ids, salt) in enumerate(parts)
+            self._checked(text, next(encoded) if ids is None else ids, salt, None, name)
+            for (text, ids, salt), name in zip(parts, names, strict=True)
         ]
 
     def _checked(
@@ -112,8 +117,17 @@ class Intake:
             raise BadRequest(f"{param} must not be empty", param)
         if keep is not None:
             ids = ids[-keep:] if side == "left" else ids[:keep]
-        self._in_vocabulary(ids, param)
-        return Prompt(text, ids, salt)
+        return Prompt(text, ids, salt, self._packed(ids, param))
+
+    def _packed(self, ids: list[int], param: str) -> bytes:
+        """``ids`` as the core takes them. Raises ``BadRequest`` where one is out of the vocabulary."""
+        try:
+            packed = pack_tokens(ids)
+        except struct.error:  # too large to be packed
+            packed = b""
+        if not packed or outside(unpack_tokens(packed), self._ready.vocab):
+            self._in_vocabulary(ids, param)
+        return packed
 
     def _coder(self, param: str) -> Tokenizer:
         if self._tokenizer is None:
@@ -124,11 +138,10 @@ class Intake:
         salt = b""
         text = None
         if isinstance(prompt, Mapping):
-            unknown = [key for key in prompt if key not in ("prompt", "prompt_token_ids", "cache_salt")]
-            if unknown:
+            if not prompt.keys() <= _KEYS:
+                unknown = next(key for key in prompt if key not in _KEYS)
                 raise BadRequest(
-                    f"{param} has the key {str(unknown[0])[:40]!r}; possible: prompt, prompt_token_ids, cache_salt",
-                    param,
+                    f"{param} has the key {str(unknown)[:40]!r}; possible: prompt, prompt_token_ids, cache_salt", param
                 )
             salt = salt_bytes(prompt.get("cache_salt"))
             text = prompt.get("prompt")
@@ -188,7 +201,7 @@ class Intake:
                 param,
             )
 
-    def _in_vocabulary(self, ids: Sequence[int], param: str) -> None:
+    def _in_vocabulary(self, ids: Sequence[int] | None, param: str) -> None:
         if ids and (min(ids) < 0 or max(ids) >= self._ready.vocab):
             wrong = next(token for token in ids if not 0 <= token < self._ready.vocab)
             raise BadRequest(
@@ -230,9 +243,9 @@ class Intake:
         stops, eos = self._stops(params)
         sampling = self._sampling(params)
         self._check_choice(params, stops, sampling.bad_words)
-        common = EngineRequest(
-            handle=0,
-            tokens=pack_tokens(prompt.ids),
+        first = EngineRequest(
+            handle=handles[0],
+            tokens=prompt.packed or pack_tokens(prompt.ids),
             sampling=sampling,
             limit=limit,
             min_length=min(len(prompt.ids) + params.min_tokens, limit) if params.min_tokens else 0,
@@ -246,7 +259,7 @@ class Intake:
             grammar=self._grammar(params),
             read_cache=not params.skip_reading_prefix_cache and params.prompt_logprobs is None,
         )
-        return [self._child(common, handle, index) for index, handle in enumerate(handles)]
+        return [first, *(self._child(first, handles[index], index) for index in range(1, params.n))]
 
     def vocabulary(self) -> Vocabulary:
         """What grammars are made of; costs a second where a vocabulary is large. Any thread may call it."""
@@ -283,12 +296,10 @@ class Intake:
         )
 
     @staticmethod
-    def _child(common: EngineRequest, handle: int, index: int) -> EngineRequest:
+    def _child(first: EngineRequest, handle: int, index: int) -> EngineRequest:
         """Answer 0 draws with the seed that was given, answer i with i more; only answer 0 scores the prompt."""
-        sampling = common.sampling
-        if index:
-            sampling = replace(sampling, seed=(sampling.seed + index) % _SEEDS, prompt_logprobs=None)
-        return replace(common, handle=handle, sampling=sampling)
+        seed = (first.sampling.seed + index) % _SEEDS
+        return replace(first, handle=handle, sampling=replace(first.sampling, seed=seed, prompt_logprobs=None))
 
     def _limit(self, length: int, params: SamplingParams, cap: bool) -> int:
         """Total length at which the answer ends."""
@@ -307,14 +318,16 @@ class Intake:
     def _check(self, params: SamplingParams) -> None:
         if params.n > self._text.max_n:
             raise BadRequest(f"n is {params.n}; this engine allows at most {self._text.max_n} (--max-n)", "n")
-        for name in ("logprobs", "prompt_logprobs"):
-            self._check_logprobs(name, getattr(params, name))
-        bias = params.logit_bias or {}
-        if len(bias) > self._limits.bias:
-            raise BadRequest(f"logit_bias may hold at most {self._limits.bias} entries, got {len(bias)}", "logit_bias")
-        self._in_vocabulary(list(bias), "logit_bias")
-        for name in ("stop_token_ids", "allowed_token_ids", "logprob_token_ids"):
-            self._in_vocabulary(getattr(params, name) or [], name)
+        self._check_logprobs("logprobs", params.logprobs)
+        self._check_logprobs("prompt_logprobs", params.prompt_logprobs)
+        if bias := params.logit_bias:
+            if len(bias) > self._limits.bias:
+                most = self._limits.bias
+                raise BadRequest(f"logit_bias may hold at most {most} entries, got {len(bias)}", "logit_bias")
+            self._in_vocabulary(list(bias), "logit_bias")
+        self._in_vocabulary(params.stop_token_ids, "stop_token_ids")
+        self._in_vocabulary(params.allowed_token_ids, "allowed_token_ids")
+        self._in_vocabulary(params.logprob_token_ids, "logprob_token_ids")
         if len(params.stop or ()) > self._text.max_stop:
             most = self._text.max_stop
             raise BadRequest(f"stop may hold at most {most} strings (--max-stop), got {len(params.stop or ())}", "stop")
@@ -349,7 +362,7 @@ class Intake:
 
     def _stops(self, params: SamplingParams) -> tuple[tuple[int, ...], int]:
         ends = () if params.ignore_eos else self.eos
-        stops = tuple(dict.fromkeys([*ends, *(params.stop_token_ids or ())]))
+        stops = tuple(dict.fromkeys([*ends, *params.stop_token_ids])) if params.stop_token_ids else ends
         if len(stops) > self._limits.stop_ids:
             room = self._limits.stop_ids - len(ends)
             raise BadRequest(
@@ -405,7 +418,7 @@ class Intake:
 
 def _whole(ids: Sequence[Any], param: str) -> list[int]:
     """``ids`` as Python's ints; numpy's are taken too."""
-    if all(type(token) is int for token in ids):
+    if {int}.issuperset(map(type, ids)):
         return list(ids)
     for token in ids:
         if isinstance(token, bool) or not isinstance(token, numbers.Integral):

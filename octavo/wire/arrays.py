@@ -1,5 +1,6 @@
 """The dtypes of the wire. A column is a one-dimensional numpy array with one entry a row of the step."""
 
+import struct
 from typing import TypeAlias
 
 import numpy as np
@@ -20,10 +21,21 @@ def ints(values) -> Ints:
 
 
 def pack_tokens(tokens) -> bytes:
-    """Token ids as little-endian int32 bytes: a long prompt decodes 300 times faster than as a list."""
+    """Token ids as little-endian int32 bytes: a long prompt decodes 300 times faster than as a list.
+
+    Raises ``struct.error`` for a list with an id that does not fit.
+    """
+    if type(tokens) is list:
+        return struct.pack(f"<{len(tokens)}i", *tokens)  # takes half as long as making an array of it
     return np.asarray(tokens, "<i4").tobytes()
 
 
 def unpack_tokens(data: bytes) -> Ints:
     """The inverse of ``pack_tokens``; a read-only view."""
     return np.frombuffer(data, "<i4")
+
+
+def outside(tokens: Ints, vocab: int) -> bool:
+    """Whether any of these ids, of which there are some, is none of a vocabulary of so many. As an unsigned number a
+    negative id is a large one, so that one pass finds both kinds."""
+    return bool(np.maximum.reduce(tokens.view("<u4")) >= vocab)

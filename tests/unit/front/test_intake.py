@@ -28,6 +28,8 @@ PROMPTS = [
     ([VOCAB], f"prompt has the token id {VOCAB}, which is out of the vocabulary (0 to {VOCAB - 1})"),
     ([-1], "prompt has the token id -1"),
     ([2**63], "prompt has the token id 9223372036854775808"),
+    ([5, -(2**31)], "prompt has the token id -2147483648"),
+    ([5, True], "prompt must hold whole numbers only, got bool"),
     ([1.5], "prompt must hold whole numbers only, got float"),
     ([True], "prompt must hold whole numbers only, got bool"),
     ("a\ud800b", "lone surrogate (U+D800) at character 1"),

@@ -117,3 +117,15 @@ def test_whatever_comes_it_is_accepted_or_refused(values):
         named.remove(error.param)
     else:
         assert params.clone() == params or any(isinstance(v, float) and math.isnan(v) for v in values.values())
+
+
+def test_a_copy_is_validated_anew_and_shares_no_list():
+    params = SamplingParams(stop_token_ids=[3])
+    copy = params.clone(max_tokens=7)
+    copy.stop_token_ids.append(4)
+    assert (params.max_tokens, params.stop_token_ids, copy.max_tokens) == (16, [3], 7)
+    params.temperature = -1.0
+    with pytest.raises(BadRequest, match="temperature"):
+        params.clone()
+    with pytest.raises(TypeError, match="temprature"):
+        copy.clone(temprature=1)
