@@ -349,7 +349,8 @@ class Desk:
 
     def _note_end(self, group: Group) -> None:
         if not any(handle in self._open for handle in group.handles):
-            tell_all(self._on_outcome, group.outcome)
+            if self._on_outcome:
+                tell_all(self._on_outcome, group.outcome)
             tell_all(self._on_end, group)
 
     def _forget(self, handle: int, now: float) -> None:

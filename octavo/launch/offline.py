@@ -15,6 +15,7 @@ from octavo.launch.text import front_of
 from octavo.params import SamplingParams
 from octavo.wire.ports import CorePort
 from octavo.wire.reply import AbortReason
+from octavo.wire.request import EngineRequest
 
 #: Seconds that a poll waits where the core has nothing to run; then it is asked whether it still lives.
 _PATIENCE = 5.0
@@ -37,13 +38,19 @@ class Offline:
             raise
         self.intake = Intake(config, self.tokenizer, self.ready)
         self._desk = Desk()
+        #: Those that are over, until ``run`` has looked at them.
+        self._ended: list[Group] = []
+        self._desk.on_end(self._ended.append)
+        #: What ``run`` is yet to hand to the core.
+        self._fresh: list[EngineRequest] = []
         self._taught = False
         self._closed = False
 
     def add(
         self, request_id: str, prompt: Prompt, params: SamplingParams, *, priority: int = 0, salt: str | None = None
     ) -> Group:
-        """Hand over a request; ``run`` makes its answers. An output ends at the model's length, with reason "length".
+        """Check a request and keep it: ``run`` makes its answers. An output ends at the model's length, with reason
+        "length".
 
         Raises ``BadRequest``.
         """
@@ -56,21 +63,23 @@ class Offline:
             self.core.teach(self.intake.vocabulary())
             self._taught = True
         self._desk.open(group)
-        self.core.add(requests)
+        self._fresh += requests
         return group
 
     def run(self, groups: Sequence[Group], finished: Callable[[Group], None] | None = None) -> None:
-        """Until all ``groups`` have ended. ``finished`` is called as each of them ends.
+        """Until all ``groups``, which are those that were added since the last run, have ended. ``finished`` is called
+        as each of them ends.
 
         Raises the ``RequestError`` of a request that the core refused, and ``EngineDead``. Whatever ends it early, also
         Ctrl-C, aborts what is open, and the engine can go on with other requests.
         """
-        ended: list[Group] = []
-        for group in groups:
-            group.wake = self._waker(group, ended)
-        left = len(groups)
+        ended, left = self._ended, len(groups)
+        ended.clear()
         with _interrupts() as interrupted:
             try:
+                fresh, self._fresh = self._fresh, []
+                if fresh:
+                    self.core.add(fresh)
                 while left:
                     interrupted()
                     for reply in self.core.poll(_PATIENCE):
@@ -88,20 +97,9 @@ class Offline:
                 if left:
                     self.abandon(groups)
 
-    @staticmethod
-    def _waker(group: Group, ended: list[Group]) -> Callable[[], None]:
-        told = False
-
-        def wake() -> None:
-            nonlocal told
-            if group.finished and not told:
-                told = True
-                ended.append(group)
-
-        return wake
-
     def abandon(self, groups: Iterable[Group]) -> None:
         """Abort what is open of ``groups``, and let the core give their pages back."""
+        self._fresh.clear()
         left = [handle for group in groups for handle in self._desk.close(group)]
         if not left:
             return

@@ -13,12 +13,15 @@ from octavo.core.scheduler.replies import Replies
 from octavo.core.scheduler.request import Request
 from octavo.core.scheduler.update import Updater
 from octavo.errors import RequestError
-from octavo.wire.arrays import unpack_tokens
+from octavo.wire.arrays import outside, unpack_tokens
 from octavo.wire.hello import Limits
 from octavo.wire.plan import StepPlan
 from octavo.wire.reply import AbortReason, Admitted, Refused
 from octavo.wire.request import EngineRequest
 from octavo.wire.result import StepExtras, StepResult
+
+#: What a column holds.
+_MAX_INT = 2**31 - 1
 
 
 class Scheduler:
@@ -116,16 +119,16 @@ class Scheduler:
         if not wire.tokens or len(wire.tokens) % 4:
             return no(400, "the prompt must not be empty", "prompt")
         tokens = unpack_tokens(wire.tokens)
-        if not 0 <= int(tokens.min()) <= int(tokens.max()) < self.vocab:
+        if outside(tokens, self.vocab):
             bad = tokens[(tokens < 0) | (tokens >= self.vocab)][0]
             return no(400, f"the prompt has the token id {bad}; ids go from 0 to {self.vocab - 1}", "prompt")
         if wire.limit > self.max_model_len:
             return no(400, f"{wire.limit} tokens are over the longest length, {self.max_model_len}", "max_tokens")
         if wire.limit < len(tokens):
             return no(400, f"the limit of {wire.limit} tokens is below the prompt's {len(tokens)}", "max_tokens")
-        for name, value in (("handle", wire.handle), ("every", wire.every), ("min_length", wire.min_length)):
-            if not 0 <= value < 2**31:
-                return no(400, f"{name} must be from 0 to 2147483647, got {value}")
+        for name in ("handle", "every", "min_length"):
+            if not 0 <= (value := getattr(wire, name)) <= _MAX_INT:
+                return no(400, f"{name} must be from 0 to {_MAX_INT}, got {value}")
         if wire.adapter is not None and not self.limits.adapters:
             return no(501, f"this engine has no adapters, so not {wire.adapter.name!r} either", "model")
         if wire.media and not self.limits.media:
