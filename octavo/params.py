@@ -224,12 +224,7 @@ class SamplingParams:
 
     def clone(self, **changes: Any) -> "SamplingParams":
         """A copy with some fields changed, validated anew: what is here may have been set since it was made."""
-        if not changes.keys() <= vars(self).keys():
-            raise TypeError(f"SamplingParams has no {', '.join(sorted(changes.keys() - vars(self).keys()))}")
-        copy = object.__new__(SamplingParams)
-        copy.__dict__ = vars(self) | changes  # an ``__init__`` of so many names would take longer than the checks
-        copy.__post_init__()
-        return copy
+        return SamplingParams(**(vars(self) | changes))
 
     def _check_numbers(self) -> None:
         _whole("n", self.n, 1, MAX_TOKEN_ID)

@@ -221,7 +221,10 @@ class Desk:
     def _open_one(self, handles: range) -> int | None:
         """One of ``handles`` that is open; None where none is."""
         if len(handles) < len(self._open):
-            return next((handle for handle in reversed(handles) if handle in self._open), None)
+            for handle in reversed(handles):
+                if handle in self._open:
+                    return handle
+            return None
         return max((handle for handle in self._open if handle in handles), default=None)
 
     def open(self, group: Group) -> None:

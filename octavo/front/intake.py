@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+from msgspec import ValidationError, convert
 from msgspec.structs import replace
 
 from octavo.config.engine import EngineConfig
@@ -259,7 +260,7 @@ class Intake:
             grammar=self._grammar(params),
             read_cache=not params.skip_reading_prefix_cache and params.prompt_logprobs is None,
         )
-        return [first, *(self._child(first, handles[index], index) for index in range(1, params.n))]
+        return [first, *[self._child(first, handles[index], index) for index in range(1, params.n)]]
 
     def vocabulary(self) -> Vocabulary:
         """What grammars are made of; costs a second where a vocabulary is large. Any thread may call it."""
@@ -418,8 +419,10 @@ class Intake:
 
 def _whole(ids: Sequence[Any], param: str) -> list[int]:
     """``ids`` as Python's ints; numpy's are taken too."""
-    if {int}.issuperset(map(type, ids)):
-        return list(ids)
+    try:
+        return convert(ids, list[int])  # takes ints only, at a fraction of what a look at each takes
+    except ValidationError:
+        pass
     for token in ids:
         if isinstance(token, bool) or not isinstance(token, numbers.Integral):
             raise BadRequest(f"{param} must hold whole numbers only, got {type(token).__name__}", param)

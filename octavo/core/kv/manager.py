@@ -92,6 +92,8 @@ class KVManager:
             rule = self.policies[group]
             pages = found[group] = self._cached(group, hashes, most, rule.needs_all)
             most = rule.longest(pages, len(pages))
+        if not most:
+            return Match(0, self.new_tables())
         agreed = False
         while not agreed and most:
             agreed = True

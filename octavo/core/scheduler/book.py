@@ -212,7 +212,8 @@ class Book:
         c.every[row], c.client[row], c.handle[row] = wire.every, wire.client, wire.handle
         c.epoch[row], c.prefill[row], c.last[row] = request.epoch, 1, -1
         c.stops[:, row] = -1
-        c.stops[: min(STOPS, len(wire.stops)), row] = wire.stops[:STOPS]
+        if wire.stops:
+            c.stops[: min(STOPS, len(wire.stops)), row] = wire.stops[:STOPS]
         c.flags[row] = flags = (
             (LOGPROBS if wire.sampling.logprobs is not None or wire.sampling.logprob_ids else 0)
             | (PROMPT_LOGPROBS if wire.sampling.prompt_logprobs is not None else 0)

@@ -240,8 +240,9 @@ class Planner:
                 followers.append(book.queue.pop())
                 continue
             cached = match.pages * kv.page
-            idle = kv.idle_pages(match)
-            need = kv.need(length) - kv.held(match.tables)
+            idle, held = (kv.idle_pages(match), kv.held(match.tables)) if match.pages else (0, 0)
+            whole = kv.need(length)
+            need = whole - held
             if promised is None:
                 promised = self._promised()
             # Those who run will want a page each before long; without that margin the newcomer would be preempted.
@@ -262,7 +263,7 @@ class Planner:
                     book.diffs.append((request, group, 0, table.copy()))
             if first:
                 book.grow(request, first // kv.groups)
-            promised += max(0, kv.need(length) - kv.held(request.tables))
+            promised += max(0, whole - kv.held(request.tables))
             pieces.append(self._piece(request, take))
             left -= take
             self._tell_admission(request, row, cached, now)

@@ -105,6 +105,13 @@ class Scheduler:
         """Apply one retired sub-step."""
         self._updater.update(plan, result, extras)
 
+    @property
+    def _waiting(self) -> int:
+        """Requests for which there will be no row in the next pass."""
+        book = self.book
+        free = max(0, min(book.most_running - len(book.running), book.rows.available))
+        return len(book.live) - len(book.running) - free
+
     def _refusal(self, wire: EngineRequest) -> Refused | None:
         """Why a request cannot run. The front has checked it; what gets here in spite of that must not stop others."""
         book = self.book
@@ -133,10 +140,8 @@ class Scheduler:
             return no(501, f"this engine has no adapters, so not {wire.adapter.name!r} either", "model")
         if wire.media and not self.limits.media:
             return no(501, "this model takes no media")
-        waiting = len(book.live) - len(book.running)
-        waiting -= max(0, min(book.most_running - len(book.running), book.rows.available))
         most = self.schedule_section.max_waiting
-        if most and waiting >= most:
+        if most and self._waiting >= most:
             return no(429, f"{most} requests are waiting already (--max-waiting); try again later", retry=1.0)
         most = self.schedule_section.max_waiting_tokens
         if most and (backlog := book.backlog) and backlog + len(tokens) > most:
