@@ -350,20 +350,22 @@ class Desk:
         """One that was received and never opened."""
         tell_all(self._on_outcome, outcome)
 
+    def _over(self, group: Group) -> bool:
+        """Whether none of its answers is open."""
+        return self._open.keys().isdisjoint(group.handles)
+
     def _note_end(self, group: Group) -> None:
-        if not any(handle in self._open for handle in group.handles):
+        if self._over(group):
             if self._on_outcome:
                 tell_all(self._on_outcome, group.outcome)
             tell_all(self._on_end, group)
 
     def _forget(self, handle: int, now: float) -> None:
         group, answer = self._open.pop(handle)
-        most = None
         if group.finished:
             group.metrics.finished_time = now
-            if not any(other in self._open for other in group.handles):
-                most = max(one.count for one in group.answers)
         if self._on_finished:
+            last = group.finished and self._over(group)
             finished = Finished(
                 metrics=group.metrics,
                 params=group.params,
@@ -371,7 +373,7 @@ class Desk:
                 output_tokens=answer.count,
                 cached_tokens=group.cached or 0,
                 reason=answer.finish_reason or "abort",
-                most_tokens=most,
+                most_tokens=max(one.count for one in group.answers) if last else None,
             )
             tell_all(self._on_finished, finished)
         self._note_end(group)

@@ -94,7 +94,9 @@ class Intake:
         if ids is None:
             assert text is not None
             ids = self._coder(param).encode(self._bounded(text, keep, param, side), add_special_tokens)
-        return self._checked(text, ids, salt, keep, param, side)
+        if keep is not None:
+            ids = ids[-keep:] if side == "left" else ids[:keep]
+        return Prompt(text, ids, salt, *self._packed([ids], [param]))
 
     def prompts(self, prompts: Sequence[PromptType], param: str = "prompts") -> list[Prompt]:
         """``prompt`` for many: texts are tokenised together, on all cores."""
@@ -106,28 +108,23 @@ class Intake:
             if ids is None and text
         ]
         encoded = iter(self._coder(param).encode_batch(texts) if texts else ())
-        return [
-            self._checked(text, next(encoded) if ids is None else ids, salt, None, name)
-            for (text, ids, salt), name in zip(parts, names, strict=True)
-        ]
+        each = [next(encoded) if ids is None else ids for _, ids, _ in parts]
+        packed = self._packed(each, names)
+        return [Prompt(text, ids, salt, data) for (text, _, salt), ids, data in zip(parts, each, packed, strict=True)]
 
-    def _checked(
-        self, text: str | None, ids: list[int], salt: bytes, keep: int | None, param: str, side: Side = "left"
-    ) -> Prompt:
-        if not ids:
-            raise BadRequest(f"{param} must not be empty", param)
-        if keep is not None:
-            ids = ids[-keep:] if side == "left" else ids[:keep]
-        return Prompt(text, ids, salt, self._packed(ids, param))
-
-    def _packed(self, ids: list[int], param: str) -> bytes:
-        """``ids`` as the core takes them. Raises ``BadRequest`` where one is out of the vocabulary."""
+    def _packed(self, prompts: Sequence[list[int]], names: Sequence[str]) -> list[bytes]:
+        """Ids of prompts as the core takes them. Raises ``BadRequest`` that names the prompt which has none, or one
+        that is out of the vocabulary."""
         try:
-            packed = pack_tokens(ids)
-        except struct.error:  # too large to be packed
-            packed = b""
-        if not packed or outside(unpack_tokens(packed), self._ready.vocab):
-            self._in_vocabulary(ids, param)
+            packed = [pack_tokens(ids) for ids in prompts]
+            sound = all(packed) and not outside(unpack_tokens(b"".join(packed)), self._ready.vocab)
+        except struct.error:  # an id that does not fit
+            sound = False
+        if not sound:
+            for ids, name in zip(prompts, names, strict=True):
+                if not ids:
+                    raise BadRequest(f"{name} must not be empty", name)
+                self._in_vocabulary(ids, name)
         return packed
 
     def _coder(self, param: str) -> Tokenizer:

@@ -36,6 +36,6 @@ def unpack_tokens(data: bytes) -> Ints:
 
 
 def outside(tokens: Ints, vocab: int) -> bool:
-    """Whether any of these ids, of which there are some, is none of a vocabulary of so many. As an unsigned number a
-    negative id is a large one, so that one pass finds both kinds."""
-    return bool(np.maximum.reduce(tokens.view("<u4")) >= vocab)
+    """Whether any of these ids is none of a vocabulary of so many. As an unsigned number a negative id is a large one,
+    so that one pass finds both kinds."""
+    return bool(np.maximum.reduce(tokens.view("<u4"), initial=0) >= vocab)

@@ -256,14 +256,16 @@ class Book:
 
     def _leave_row(self, request: Request) -> None:
         c, row = self.columns, request.row
-        self._arrived(request, int(c.full_at[row]) // self.kv.page - 1, len(request.hashes))
+        if self._coming:
+            self._arrived(request, int(c.full_at[row]) // self.kv.page - 1, len(request.hashes))
         request.told = int(c.told[row])
         if c.uses[row]:
             self.killed.append(row)
         self.freed.append(row)
-        self.bulky -= bool(c.flags[row] & (LOGPROBS | PROMPT_LOGPROBS))
-        self.verified(row)
-        self.release(row)
+        if c.flags[row]:
+            self.bulky -= bool(c.flags[row] & (LOGPROBS | PROMPT_LOGPROBS))
+            self.verified(row)
+            self.release(row)
         c.epoch[row] = -1
         c.pending[row] = 0
         self.at[row] = None
