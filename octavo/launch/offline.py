@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -41,8 +42,8 @@ class Offline:
         #: Those that are over, until ``run`` has looked at them.
         self._ended: list[Group] = []
         self._desk.on_end(self._ended.append)
-        #: What ``run`` is yet to hand to the core.
-        self._fresh: list[EngineRequest] = []
+        #: What ``run`` is yet to hand to the core: tokens of the prompt, and the answers.
+        self._fresh: deque[tuple[int, list[EngineRequest]]] = deque()
         self._taught = False
         self._closed = False
 
@@ -63,7 +64,7 @@ class Offline:
             self.core.teach(self.intake.vocabulary())
             self._taught = True
         self._desk.open(group)
-        self._fresh += requests
+        self._fresh.append((len(prompt.ids), requests))
         return group
 
     def run(self, groups: Sequence[Group], finished: Callable[[Group], None] | None = None) -> None:
@@ -74,14 +75,12 @@ class Offline:
         Ctrl-C, aborts what is open, and the engine can go on with other requests.
         """
         ended, left = self._ended, len(groups)
-        ended.clear()
         with _interrupts() as interrupted:
             try:
-                fresh, self._fresh = self._fresh, []
-                if fresh:
-                    self.core.add(fresh)
                 while left:
                     interrupted()
+                    if self._fresh:
+                        self.core.add(self._next())
                     for reply in self.core.poll(_PATIENCE):
                         over = self._desk.read(reply)
                         if over:
@@ -97,10 +96,22 @@ class Offline:
                 if left:
                     self.abandon(groups)
 
+    def _next(self) -> list[EngineRequest]:
+        """What to hand to the core now: enough for a step, since the device may begin with that while the core takes
+        the others; all of them where the last may be the first to run."""
+        wanted = self.config.schedule.max_num_batched_tokens
+        taken: list[EngineRequest] = []
+        while self._fresh and (wanted > 0 or self.config.schedule.policy != "fcfs"):
+            tokens, requests = self._fresh.popleft()
+            taken += requests
+            wanted -= tokens
+        return taken
+
     def abandon(self, groups: Iterable[Group]) -> None:
         """Abort what is open of ``groups``, and let the core give their pages back."""
         self._fresh.clear()
         left = [handle for group in groups for handle in self._desk.close(group)]
+        self._ended.clear()
         if not left:
             return
         try:

@@ -37,5 +37,6 @@ def unpack_tokens(data: bytes) -> Ints:
 
 def outside(tokens: Ints, vocab: int) -> bool:
     """Whether any of these ids is none of a vocabulary of so many. As an unsigned number a negative id is a large one,
-    so that one pass finds both kinds."""
-    return bool(np.maximum.reduce(tokens.view("<u4"), initial=0) >= vocab)
+    so that one pass finds both kinds; and for a short prompt ``max`` takes twice as long as ``argmax``."""
+    unsigned = tokens.view(np.uint32)
+    return len(unsigned) > 0 and bool(unsigned[unsigned.argmax()] >= vocab)

@@ -205,6 +205,21 @@ def test_priority(tmp_path):
     house.llm.close()
 
 
+@pytest.mark.parametrize(("policy", "known"), [("fcfs", 2), ("priority", 9)])
+def test_the_device_begins_before_the_core_has_taken_all(tmp_path, monkeypatch, policy, known):
+    """But not where one that comes last may be the first to run."""
+    house = House(tmp_path, max_num_seqs=4, max_num_batched_tokens=16, scheduling_policy=policy)
+    book = house.llm._engine.core.scheduler.book
+    live, forward = [], house.worker.forward
+    monkeypatch.setattr(house.worker, "forward", lambda plan: (live.append(len(book.live)), forward(plan)))
+    prompts = [[5 + i] * 10 for i in range(9)]
+    outputs = house.generate(prompts, [SamplingParams(max_tokens=7, seed=i) for i in range(9)])
+    assert live[0] == known
+    assert [output.outputs[0].token_ids for output in outputs] == [right(prompts[i], i, 7) for i in range(9)]
+    house.clean()
+    house.llm.close()
+
+
 def test_ctrl_c_ends_the_run_and_leaves_a_clean_engine(house):
     def interrupt(plan):
         if house.worker.plans == 5:
