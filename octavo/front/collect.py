@@ -64,7 +64,7 @@ class Answer:
     def finished(self) -> bool:
         return self.finish_reason is not None
 
-    def push(self, ids: list[int], deltas: Sequence[RequestDelta] = ()) -> bool:
+    def push(self, ids: Sequence[int], deltas: Sequence[RequestDelta] = ()) -> bool:
         """Take news. True where the answer ended here, by a stop string, and the core must be told so."""
         assert self.finish_reason is None
         finish: RequestDelta | None = None
@@ -160,7 +160,7 @@ class Answer:
             del self._marks[:count]
         return found
 
-    def _read(self, ids: list[int]) -> int:
+    def _read(self, ids: Sequence[int]) -> int:
         """Text of ``ids``; how many of them the answer keeps."""
         detokenizer, stop = self._detokenizer, self._stop
         assert detokenizer is not None

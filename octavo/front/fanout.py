@@ -1,7 +1,7 @@
 """Group: a request and its ``n`` answers. Desk: everything open at one front, and who gets what of a reply."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -294,22 +294,26 @@ class Desk:
 
     def _news(self, reply: StepReply, touched: dict[int, Group]) -> list[int]:
         now, over = time.monotonic(), []
-        for handle, (ids, deltas) in _by_handle(reply).items():
-            if (entry := self._open.get(handle)) is not None:
-                touched[id(entry[0])] = entry[0]
-                try:
-                    stopped = self._tell(handle, *entry, ids, deltas, now)
-                except Exception:  # it must not cost the other requests of the reply what is theirs
-                    _log.exception("what the engine told of request %s could not be read", entry[0].request_id)
-                    entry[1].drop_text()
-                    entry[0].fail(RequestFailed("the answer could not be read; the log has the reason"))
-                    continue
-                if stopped:
-                    over.append(handle)
+        deltas = _deltas(reply)
+        news = _tokens(reply)
+        for handle in {**news, **deltas} if deltas else news:
+            if (entry := self._open.get(handle)) is None:
+                continue
+            group, answer = entry
+            touched[id(group)] = group
+            try:
+                stopped = self._tell(handle, group, answer, news.get(handle, ()), deltas.get(handle, ()), now)
+            except Exception:  # it must not cost the other requests of the reply what is theirs
+                _log.exception("what the engine told of request %s could not be read", group.request_id)
+                answer.drop_text()
+                group.fail(RequestFailed("the answer could not be read; the log has the reason"))
+                continue
+            if stopped:
+                over.append(handle)
         return over
 
     def _tell(
-        self, handle: int, group: Group, answer: Answer, ids: list[int], deltas: list[RequestDelta], now: float
+        self, handle: int, group: Group, answer: Answer, ids: Sequence[int], deltas: Sequence[RequestDelta], now: float
     ) -> bool:
         for delta in deltas:
             group.note(delta)
@@ -331,8 +335,7 @@ class Desk:
         if answer.told_at is None:
             self._time_first(group, answer, now)
         assert answer.told_at is not None
-        more = count if answer.count else count - 1
-        if more:
+        if self._on_more and (more := count if answer.count else count - 1):
             tell_all(self._on_more, now - answer.told_at, more)
         answer.told_at = group.metrics.last_token_time = now
 
@@ -401,20 +404,26 @@ def _named(reply: StepReply) -> list[int]:
     return [*reply.handles.tolist(), *(one.handle for one in (*reply.answers, *reply.deltas))]
 
 
-def _by_handle(reply: StepReply) -> dict[int, tuple[list[int], list[RequestDelta]]]:
-    """Tokens and deltas of each request; one reply may name a request several times."""
-    news: dict[int, tuple[list[int], list[RequestDelta]]] = {}
-    if len(reply.handles):
-        tokens, at = reply.tokens.tolist(), 0
-        for handle, count in zip(reply.handles.tolist(), reply.counts.tolist(), strict=True):
-            ids = tokens[at : at + count]
-            at += count
-            if handle in news:
-                news[handle][0].extend(ids)
-            else:
-                news[handle] = (ids, [])
+def _tokens(reply: StepReply) -> Mapping[int, Sequence[int]]:
+    """Tokens of each request; one reply may name a request several times."""
+    if not len(reply.handles):
+        return {}
+    handles, tokens = reply.handles.tolist(), reply.tokens.tolist()
+    if (reply.counts == 1).all() and len(set(handles)) == len(handles):
+        return dict(zip(handles, zip(tokens), strict=True))
+    news: dict[int, list[int]] = {}
+    at = 0
+    for handle, count in zip(handles, reply.counts.tolist(), strict=True):
+        news.setdefault(handle, []).extend(tokens[at : at + count])
+        at += count
+    return news
+
+
+def _deltas(reply: StepReply) -> dict[int, list[RequestDelta]]:
+    """The same for what is said beside tokens."""
+    news: dict[int, list[RequestDelta]] = {}
     for delta in reply.deltas:
-        news.setdefault(delta.handle, ([], []))[1].append(delta)
+        news.setdefault(delta.handle, []).append(delta)
     return news
 
 
