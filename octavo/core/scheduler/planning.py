@@ -254,13 +254,12 @@ class Planner:
             if kv.pool.free - idle < max(need + promised + margin if book.running else need, first):
                 break
             book.queue.pop()
-            kv.claim(request.tables, match)
-            claimed += match.pages
+            if match.pages:
+                kv.claim(request.tables, match)
+                claimed += match.pages
+                book.diffs += [(request, group, 0, table.copy()) for group, table in enumerate(request.tables)]
             row = book.enter_row(request, cached)
             book.announce(request, hashes, match.pages)
-            for group, table in enumerate(request.tables):
-                if table:
-                    book.diffs.append((request, group, 0, table.copy()))
             if first:
                 book.grow(request, first // kv.groups)
             promised += max(0, whole - kv.held(request.tables))

@@ -377,3 +377,11 @@ def test_no_marks_where_special_tokens_are_not_shown():
     one = answer(FINAL)
     push_all(one, [2, 4 + 97, 60])
     assert one.take().marks == ()
+
+
+def test_a_reply_may_name_a_request_several_times():
+    desk = Desk()
+    one, other = group(desk, DELTA), group(desk, DELTA)
+    desk.read(StepReply(0, ints([0, 1, 0]), ints([1, 1, 1]), ints([70, 80, 71])))
+    assert one.take().outputs[0].token_ids == [70, 71]
+    assert other.take().outputs[0].token_ids == [80]
