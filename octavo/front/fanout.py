@@ -414,8 +414,12 @@ def _tokens(reply: StepReply) -> Mapping[int, Sequence[int]]:
     news: dict[int, list[int]] = {}
     at = 0
     for handle, count in zip(handles, reply.counts.tolist(), strict=True):
-        news.setdefault(handle, []).extend(tokens[at : at + count])
+        ids = tokens[at : at + count]
         at += count
+        if handle in news:
+            news[handle] += ids
+        else:
+            news[handle] = ids
     return news
 
 
