@@ -408,12 +408,12 @@ def _tokens(reply: StepReply) -> Mapping[int, Sequence[int]]:
     """Tokens of each request; one reply may name a request several times."""
     if not len(reply.handles):
         return {}
-    handles, tokens = reply.handles.tolist(), reply.tokens.tolist()
-    if (reply.counts == 1).all() and len(set(handles)) == len(handles):
+    handles, counts, tokens = reply.handles.tolist(), reply.counts.tolist(), reply.tokens.tolist()
+    if counts.count(1) == len(counts) == len(set(handles)):
         return dict(zip(handles, zip(tokens), strict=True))
     news: dict[int, list[int]] = {}
     at = 0
-    for handle, count in zip(handles, reply.counts.tolist(), strict=True):
+    for handle, count in zip(handles, counts, strict=True):
         ids = tokens[at : at + count]
         at += count
         if handle in news:
