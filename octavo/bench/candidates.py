@@ -18,7 +18,7 @@ IN_FLIGHT = 40 << 10
 #: Bytes of a line of the shared cache; numbers have two.
 _LINE = 64
 #: Tiles of a product that are tried, of so many shapes, and ways to decode of a number of pairs.
-TILES, SHAPES, WAYS = 36, 12, 40
+TILES, SHAPES, WAYS = 36, 12, 48
 
 
 def tiles(key: tuned.Linear) -> list[Tile]:

@@ -22,22 +22,22 @@ from octavo.device.attention.triton import rule as decode_rule
 from octavo.device.kernels import tuned
 from octavo.device.kernels.joined import UNMEASURED, joined, squares_of, with_squares
 from octavo.device.kernels.joined import rule as tile_rule
+from octavo.device.kernels.launch import AFTER
 from octavo.device.kernels.variants import Variant, listing
 from octavo.device.runner.decode import SIZES
 from octavo.device.sampling.sampler import Draw
 from octavo.device.worker.variants import walk
+from octavo.errors import ConfigError
 
 #: Bytes that a measurement goes through before it comes back to the first: an H200's shared cache has 50 MB.
 ROTATED = 208 << 20
 #: Copies of what is read, at most.
 COPIES = 64
-#: Mean tokens of the contexts at which decode is measured. Each counts as long as it takes: what is lost on long
-#: contexts is never made good on short ones. (Counting alike chose tiles of 32 keys for 128 and more rows of
-#: Qwen3-0.6B: 2 to 4% quicker at 256 tokens, 1% slower at 4,096, and mixed256 made 24,985 instead of 26,377 tokens a
-#: second.)
+#: Mean tokens of the contexts at which decode is measured. Each counts as long as it takes, since what is lost on long
+#: contexts is never made good on short ones; but no short one may lose more than ``LOSS``.
 CONTEXTS = (256, 1024, 4096)
-#: What must be gained over what is in use for a change.
-GAIN = 0.01
+#: What must be gained over what is in use for a change, and what may be lost at most at any size.
+GAIN, LOSS = 0.01, 0.2
 #: Tokens of a page, as the Triton backend has them where nobody asks otherwise.
 PAGE = 64
 COLUMNS = ["rows", "n", "k", "joint", "pairs", "us", "before_us", "library_us", "tb_s", "gain_percent", "best"]
@@ -93,20 +93,22 @@ class Tried:
     failed: dict[Choice, str] = field(default_factory=dict)
 
     def ranked(self) -> list[Choice]:
-        """The choices, that with the least time first."""
-        cost = self._cost()
-        return sorted(cost, key=lambda one: cost[one])
+        """The choices, that with the least time first, the sizes taken together."""
+        return sorted(self.seconds, key=lambda one: sum(self.seconds[one]))
 
     def best(self, before: Choice) -> Choice:
-        """The first of the ranked; ``before`` where the gain is small."""
-        cost = self._cost()
-        winner = self.ranked()[0]
-        if before in cost and cost[winner] > (1 - GAIN) * cost[before]:
-            return before
-        return winner
-
-    def _cost(self) -> dict[Choice, float]:
-        return {one: sum(times) for one, times in self.seconds.items()}
+        """The first of the ranked that nowhere loses much to ``before``; that itself where the gain is small."""
+        used = self.seconds.get(before)
+        if used is None:
+            return self.ranked()[0]
+        least = (1 - GAIN) * sum(used)
+        for one in self.ranked():
+            times = self.seconds[one]
+            if sum(times) > least:
+                break
+            if all(t <= (1 + LOSS) * u for t, u in zip(times, used, strict=True)):
+                return one
+        return before
 
 
 def questions(facts: ModelFacts, dtype: torch.dtype, most: int) -> list[Key]:
@@ -306,29 +308,53 @@ def told(
     decode: list[dict[str, Any]] = []
     for key, tried in found.items():
         before, _ = choices(key)
-        alone_best = tried.best(before)
-        best = (chosen or {}).get(key, alone_best)
+        fastest = tried.best(before)
+        best = (chosen or {}).get(key, fastest)
+        measured = best if best in tried.seconds else fastest  # not those that let the next kernel start late
         times = {one: [round(1e6 * t, 3) for t in seconds] for one, seconds in tried.seconds.items()}
         is_decode = isinstance(key, tuned.Decode)
         one: dict[str, Any] = {
             "key": list(key),
             "best": None if best is None else list(best),
             "before": None if before is None else list(before),
-            "us": times[alone_best],
+            "us": times[measured],
             "before_us": times.get(before),
             "tb_s": [
                 round(size / t / 1e12, 3)
-                for size, t in zip(_read(key, facts, dtype), tried.seconds[alone_best], strict=False)
+                for size, t in zip(_read(key, facts, dtype), tried.seconds[measured], strict=False)
             ],
             "candidates": [[None if how is None else list(how), each] for how, each in times.items()],
             "failed": [[None if how is None else list(how), why] for how, why in tried.failed.items()],
         }
         if is_decode:
-            one["contexts"] = list(CONTEXTS[: len(times[alone_best])])
+            one["contexts"] = list(CONTEXTS[: len(times[measured])])
         else:
             one["library_us"] = times.get(None)
         (decode if is_decode else linear).append(one)
     return report.record(model=label, dtype=str(dtype).removeprefix("torch."), linear=linear, decode=decode)
+
+
+def measured(record: Mapping[str, Any]) -> dict[Key, Tried]:
+    """What a record with all its candidates says was measured. Raises ``ConfigError`` where it is none."""
+    found: dict[Key, Tried] = {}
+    try:
+        for kind, size in (("linear", tuned.TILE), ("decode", tuned.DECODE)):
+            for one in record[kind]:
+                key: Key = (tuned.Linear if kind == "linear" else tuned.Decode)._make(one["key"])
+                found[key] = Tried({_choice(how, size): list(us) for how, us in one["candidates"]})
+    except (LookupError, TypeError, ValueError) as error:
+        raise ConfigError(f"no record of what every candidate took: {type(error).__name__}: {error}") from None
+    return {
+        key: Tried({how: [t / 1e6 for t in times] for how, times in one.seconds.items()}) for key, one in found.items()
+    }
+
+
+def _choice(how: list[Any] | None, size: int) -> Choice:
+    """Of a record: bools are 0 and 1 there too; tiles of older ones do not say when the next kernel may start."""
+    if how is None:
+        return None
+    numbers = tuple(int(one) for one in how)
+    return numbers if len(numbers) == size else (*numbers, AFTER)
 
 
 def brief(record: Mapping[str, Any]) -> dict[str, Any]:

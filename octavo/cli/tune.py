@@ -1,5 +1,7 @@
 """`octavo tune`: find the fastest kernels for a model on this GPU, and have later starts use them."""
 
+import argparse
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +21,9 @@ def parser() -> Parser:
     found.add_argument(
         "--whole-steps", action="store_true", help="try the fastest of each again in whole steps, which takes longer"
     )
+    found.add_argument(
+        "--from", dest="source", metavar="FILE", help="choose again from what such details say; needs no GPU"
+    )
     found.add_argument("--details", metavar="FILE", help="write there what every candidate took")
     return found
 
@@ -32,6 +37,8 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError(f"--max-num-seqs must be from 1 to 512, got {args.max_num_seqs}")
     if not args.seconds >= 0:  # nor what is no number
         raise ConfigError(f"--seconds must be at least 0, got {args.seconds:g}")
+    if args.source:
+        return _again(args)
     gpus = probe.gpus()
     if not gpus:
         raise ConfigError("what is measured is a GPU, and none is here that torch can use")
@@ -92,4 +99,31 @@ def main(argv: Sequence[str]) -> int:
     print(f"{path}: {len(found)} of {len(keys)} questions in {record['seconds']} s")
     if left:
         print(f"{left} were not reached: --seconds says how long it may take")
+    return 0
+
+
+def _again(args: argparse.Namespace) -> int:
+    """The table of an earlier measurement, by the rule of today."""
+    import torch
+
+    from octavo.bench import tune
+    from octavo.config.checkpoint import locate
+    from octavo.device.kernels import tuned
+
+    try:
+        old = json.loads(Path(args.source).read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--from {args.source}: {error}") from None
+    facts = locate(args.model, load_format="dummy").facts
+    dtype = getattr(torch, str(old.get("dtype")), None) if isinstance(old, dict) else None
+    if not isinstance(dtype, torch.dtype):
+        raise ConfigError(f"--from {args.source}: no record of a tuning")
+    record = tune.told(tune.measured(old), facts, dtype, str(old.get("model")))
+    record |= {name: old.get(name) for name in ("gpu", "machine", "date", "seconds")} | {"measured": old.get("commit")}
+    path = Path(
+        args.output or tuned.folder() / f"{tuned.slug(str(old.get('gpu')))}--{tuned.slug(record['model'])}.json"
+    )
+    tuned.write(path, tune.brief(record))
+    print(tune.table(record))
+    print(path)
     return 0

@@ -33,7 +33,7 @@ def embed_triton(ids: Tensor, weight: Tensor, scale: float) -> Tensor:
             float(scale),
             H=width,
             HP=next_power_of_two(width),
-            pdl=AFTER,
+            pdl=AFTER,  # not FIRST: attention reads tables before its wait that were gathered right before this
             num_warps=4,
         )
     return with_squares(out, sums)

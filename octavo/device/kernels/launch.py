@@ -6,7 +6,8 @@ Programmatic dependent launch (PDL) lets a kernel begin while the one before it 
     PLAIN   a kernel of its own, after all that went before: a barrier
     AFTER   the next kernel may start once this one's inputs are there
     FIRST   the next kernel may start at once. It may then run beside several before it, so that what a kernel reads
-            before it waits must be older than the last PLAIN launch: weights, tables, pages of earlier steps
+            before it waits must be older than the nearest launch ahead of it that is not FIRST: weights, lengths and
+            tables of the step, pages of earlier steps
     LATE    the next kernel may start once this one has done most of its work, where it calls ``triton.pdl.yield_late``:
             a kernel that is there early takes room, and takes it where there happens to be some
 

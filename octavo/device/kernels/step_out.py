@@ -75,8 +75,10 @@ def finish(
 ) -> None:
     """``commit`` of draws that are sound where their scores float32[N] are finite, and ``words.words`` of them
     straight into their slot of ``ring`` int64[slots, width], pinned host memory that a GPU writes to. ``sampled`` None:
-    every row drew, in order. Where Triton's kernels run, up to ``ROWS`` rows."""
+    every row drew, in order. Where Triton's kernels run, up to ``ROWS`` rows; elsewhere it is ``commit_torch``, then
+    ``words``."""
     slots, width = ring.shape
+    assert len(tokens) <= len(rows)
     assert len(tokens) < width
     assert slots & (slots - 1) == 0
     state = computed, last, alive, limit, min_len, stops
@@ -88,7 +90,7 @@ def _launch(
     seq_lens: Tensor,
     sampled: Tensor | None,
     tokens: Tensor,
-    good: Tensor,
+    verdicts: Tensor,
     computed: Tensor,
     last: Tensor,
     alive: Tensor,
@@ -109,7 +111,7 @@ def _launch(
         seq_lens,
         rows if sampled is None else sampled,
         tokens,
-        good,
+        verdicts,
         computed,
         last,
         alive.view(torch.uint8),
@@ -120,12 +122,13 @@ def _launch(
         clock,
         len(rows),
         len(tokens),
+        stops.shape[1],
         stops.stride(0),
+        slots,
         width,
-        STOPS=stops.shape[1],
         BLOCK=max(32, next_power_of_two(len(rows))),
         ALL=sampled is None,
-        SLOTS=slots,
+        TELLS=slots > 0,
         TAGS=TAGS,
         pdl=AFTER,
         num_warps=4,

@@ -2,8 +2,8 @@
 them.
 
 A word is ``tag << 32 | value``, stored as a whole: who sees the tag sees the value. A step's first word is its pulse,
-the others are its logit rows: a token, or one of the codes below. Tags count steps, from 1 on, since fresh memory
-reads as 0; the device counts its own, so that nothing of a step is patched.
+the others are its logit rows: a token, or one of the codes of ``kernels.words``. Tags count steps, from 1 on, since
+fresh memory reads as 0; the device counts its own, so that nothing of a step is patched.
 """
 
 import time

@@ -130,7 +130,8 @@ class Sampler:
             mirror.flush()
 
     def draw(self, kind: Draw, logits: Tensor, rows: Tensor, lens: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens int64[N] and scores float32[N] of float32 logits [N, V], which are used up. Asks the host nothing.
+        """Tokens int64[N] and scores float32[N] of logits [N, V], which are used up (float32 ones where ``kind`` is
+        CUT). Asks the host nothing.
         ``kind`` is not FULL. rows, lens int64[N]: persistent rows and their lengths before the draw."""
         if kind == Draw.GREEDY:
             return pick(logits)

@@ -13,6 +13,7 @@ from octavo.config.facts import ModelFacts
 from octavo.device.attention import triton
 from octavo.device.kernels import joined, tuned
 from octavo.device.kernels.joined import Tile
+from octavo.testing import tiny
 from tests.unit.device.kernels.interpreter import HERE, interpreted
 
 SMALL = ModelFacts(
@@ -116,7 +117,9 @@ def test_a_small_gain_changes_nothing_and_every_size_counts_as_long_as_it_takes(
     tried = tune.Tried({(1,): [1.0, 100.0], (2,): [0.5, 100.1], (3,): [2.0, 98.7]})
     assert tried.best((1,)) == (1,)
     assert tried.ranked() == [(2,), (3,), (1,)]
-    assert tune.Tried({(1,): [2.0, 100.0], (2,): [1.0, 120.0]}).best((2,)) == (1,)
+    much = 1.0 + 1.1 * tune.LOSS
+    assert tune.Tried({(1,): [1.0, 100.0], (2,): [much, 80.0], (3,): [1.0, 90.0]}).best((1,)) == (3,)
+    assert tune.Tried({(1,): [2.0, 100.0], (2,): [1.9, 120.0]}).best((2,)) == (1,)
     assert tune.Tried({None: [1.0], (2,): [2.0]}).best((2,)) is None
 
 
@@ -177,3 +180,31 @@ def test_the_packages_own_tables_are_tables():
         tuned._take(told, table)
         for key, how in table.linear.items():
             assert how is None or joined.Tile(*how).fits(key.rows, key.n, key.k)
+
+
+def test_a_table_is_chosen_again_from_what_was_measured(tmp_path, capsys):
+    """Without a GPU; also from a record whose tiles did not say yet when the next kernel may start."""
+    keys = [tuned.Linear(16, 256, 128, "norm"), tuned.Decode(8, 2, 32)]
+    with HERE:
+        found = tune.tune(keys, SMALL, torch.float16, HERE, Fake())
+    record = tune.told(found, SMALL, torch.float16, "small") | {"gpu": "NVIDIA H200"}
+    for one in record["linear"]:
+        one["candidates"] = [[how and how[:-1], us] for how, us in one["candidates"]]
+    (tmp_path / "details.json").write_text(json.dumps(record))
+    again = tune.measured(record)
+    for key in keys:
+        assert again[key].ranked() == found[key].ranked()
+    folder = tiny.write_hf(tmp_path / "model", "Qwen3ForCausalLM")
+    output = tmp_path / "table.json"
+    command = ["tune", str(folder), "--from", str(tmp_path / "details.json"), "--output", str(output)]
+    assert main.main(command) == 0
+    table = json.loads(output.read_text())
+    assert table["gpu"] == "NVIDIA H200"
+    best = found[keys[0]].best(tune.choices(keys[0])[0])
+    assert [one["best"] for one in table["linear"]] == [best and list(best)]
+    assert "candidates" not in table["linear"][0]
+    capsys.readouterr()
+    for text in ("[]", "{}", '{"dtype": "float16", "linear": [{"key": [1]}], "decode": []}'):
+        (tmp_path / "details.json").write_text(text)
+        assert main.main(command) == 1
+        assert "no record" in capsys.readouterr().err

@@ -51,7 +51,7 @@ def embed(ids, weight, out, sums, scale, H: tl.constexpr, HP: tl.constexpr, PDL:
     row = tl.program_id(0).to(tl.int64)
     o = tl.arange(0, HP)
     await_inputs(PDL)
-    at = tl.load(ids + row) * H
+    at = tl.load(ids + row).to(tl.int64) * H
     v = tl.load(weight + at + o, mask=o < H, other=0.0).to(tl.float32) * scale
     v = v.to(out.dtype.element_ty)
     tl.store(out + row * H + o, v, mask=o < H)

@@ -93,36 +93,38 @@ def slots(
     tl.store(out + i, tl.where(living != 0, page * PAGE + at % PAGE, 0), mask=there)
 
 
-@triton.jit(do_not_specialize=["batch", "draws", "stop_stride", "width"])
+@triton.jit(do_not_specialize=["batch", "draws", "stops_each", "stop_stride", "slots", "width"])
 def commit(
     rows,
     seq_lens,
     sampled,
     tokens,
-    good,
+    verdicts,
     computed,
     last,
     alive,
     limit,
     min_len,
     stops,
-    counts,
+    out,
     clock,
     batch,
     draws,
+    stops_each,
     stop_stride,
+    slots,
     width,
-    STOPS: tl.constexpr,
     BLOCK: tl.constexpr,
     ALL: tl.constexpr,
-    SLOTS: tl.constexpr,
+    TELLS: tl.constexpr,
     TAGS: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """``step_out.commit`` by one program: what a row was is read before any of it changes. ALL: every row drew.
 
-    SLOTS > 0: ``step_out.finish``. ``good`` are scores then, and ``counts`` the ring, in memory that the host reads:
-    every word is one aligned store of 8 bytes, so that who sees its tag sees it whole.
+    ``verdicts`` say whether draws are sound, ``out`` are counts. TELLS (``step_out.finish``): they are scores, and the
+    ring, in memory that the host reads: every word is one aligned store of 8 bytes, so that who sees its tag sees it
+    whole.
     """
     release(PDL)
     i = tl.arange(0, BLOCK)
@@ -139,17 +141,17 @@ def commit(
         which = tl.load(sampled + i, mask=drew, other=0)
         mine = tl.load(rows + which, mask=drew, other=0)
     was = (tl.load(alive + mine, mask=drew, other=0) != 0) & drew
-    if SLOTS > 0:
-        score = tl.load(good + i, mask=drew, other=0.0)
+    if TELLS:
+        score = tl.load(verdicts + i, mask=drew, other=0.0)
         sound = (score == score) & (tl.abs(score) != float("inf"))
         tag = tl.load(clock)
     else:
-        sound = tl.load(good + i, mask=drew, other=0) != 0
+        sound = tl.load(verdicts + i, mask=drew, other=0) != 0
     said = was & sound
     token = tl.load(tokens + i, mask=drew, other=0)
     long = tl.load(seq_lens + which, mask=drew, other=0) + 1
     ends = tl.zeros([BLOCK], tl.int32)
-    for s in range(STOPS):
+    for s in range(stops_each):
         ends += (tl.load(stops + mine * stop_stride + s, mask=drew, other=-1) == token).to(tl.int32)
     stopped = (ends > 0) & (long >= tl.load(min_len + mine, mask=drew, other=0))
     goes_on = said & (stopped == 0) & (long < tl.load(limit + mine, mask=drew, other=0))
@@ -157,12 +159,12 @@ def commit(
     tl.store(computed + row, length, mask=living)
     tl.store(last + mine, token, mask=said)
     tl.store(alive + mine, goes_on.to(tl.uint8), mask=drew)
-    if SLOTS > 0:
+    if TELLS:
         value = tl.where(said, token, 0xFFFFFFFF)
         value = tl.where(was & (sound == 0), tl.where(score == -float("inf"), 0xFFFFFFFD, 0xFFFFFFFE), value)
-        slot = counts + (tag & (SLOTS - 1)) * width
+        slot = out + (tag & (slots - 1)) * width
         tl.store(slot + 1 + i, value | (tag << 32), mask=drew)
         tl.store(slot, (tag << 32) | 0xFFFFFFFF)
         tl.store(clock, (tag + 1) & (TAGS - 1))
     else:
-        tl.store(counts + i, said.to(tl.int64), mask=drew)
+        tl.store(out + i, said.to(tl.int64), mask=drew)

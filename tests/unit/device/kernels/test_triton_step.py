@@ -110,28 +110,32 @@ def test_a_step_is_committed():
         assert torch.equal(state[name], other[name]), name
 
 
+@pytest.mark.parametrize("count", [7, 300])
 @pytest.mark.parametrize("every", [True, False])
-def test_a_step_is_finished_as_commit_and_words_do(every):
+def test_a_step_is_finished_as_commit_and_words_do(every, count):
+    """The last row stands for padding: it may come again and again, and is dead."""
     rng = np.random.default_rng(5)
-    rows = given(rng.permutation(9)[:7].copy())
-    lens = given(rng.integers(3, 9, 7))
-    sampled = None if every else torch.tensor([0, 2, 3, 5, 6])
-    which = torch.arange(7) if sampled is None else sampled
+    rows = given(rng.permutation(count + 2)[:count].copy())
+    rows[rows >= count] = count + 2
+    lens = given(rng.integers(3, 9, count))
+    sampled = None if every else given(np.flatnonzero(rng.random(count) < 0.7))
+    which = torch.arange(count) if sampled is None else sampled
     tokens = given(rng.integers(0, 200_000, len(which)))
     clock = torch.tensor([words.TAGS - 2], device=HERE)
     twin = clock.clone()
-    ring = torch.zeros(4, 12, dtype=torch.int64, pin_memory=HERE.type == "cuda")
+    ring = torch.zeros(4, count + 5, dtype=torch.int64, pin_memory=HERE.type == "cuda")
     for tag in (words.TAGS - 2, words.TAGS - 1, 0, 1):
         scores = torch.randn(len(which))
         scores[1], scores[-1], scores[2] = float("nan"), float("-inf"), float("inf")
         state = {
-            "computed": given(rng.integers(0, 9, 10)),
-            "last": given(rng.integers(0, 9, 10)),
-            "alive": given(rng.random(10) < 0.8),
-            "limit": given(rng.integers(5, 12, 10).astype(np.int32)),
-            "min_len": given(rng.integers(0, 9, 10).astype(np.int32)),
-            "stops": given(rng.integers(-1, 9, (10, 3)).astype(np.int32)),
+            "computed": given(rng.integers(0, 9, count + 3)),
+            "last": given(rng.integers(0, 9, count + 3)),
+            "alive": given(rng.random(count + 3) < 0.8),
+            "limit": given(rng.integers(5, 12, count + 3).astype(np.int32)),
+            "min_len": given(rng.integers(0, 9, count + 3).astype(np.int32)),
+            "stops": given(rng.integers(-1, 9, (count + 3, 3)).astype(np.int32)),
         }
+        state["alive"][-1] = False
         other = {name: value.clone() for name, value in state.items()}
         living = state["alive"][rows[which]].clone()
         step_out.finish(rows, lens, sampled, tokens, scores, **state, clock=clock, ring=ring)

@@ -10,7 +10,10 @@ import torch
 from octavo.config.facts import ModelFacts
 from octavo.device.kernels.launch import taken
 from octavo.device.kernels.variants import Pointer
+from octavo.device.runner import decode, mixed
+from octavo.device.runner.later import AsyncRunner
 from octavo.device.sampling.sampler import Draw
+from octavo.device.worker import variants
 from octavo.device.worker.variants import needed, walk
 
 # not imported here: whether its interpreter is on is decided then
@@ -75,3 +78,21 @@ def test_variants_of_a_model(facts):
 
 def test_float32_has_the_library_multiply():
     assert "tile" not in {one.name for one in needed(QWEN, torch.float32, max_num_seqs=8, max_model_len=64)}
+
+
+def test_variants_are_the_same_however_far_the_host_is_ahead_and_whatever_ends_an_answer(monkeypatch):
+    sizes = {"max_num_seqs": 16, "max_model_len": 256, "sizes": (1, 8), "mixed": ((64, 4),)}
+
+    def listed() -> list:
+        return [(one.name, one.options) for one in needed(QWEN, torch.bfloat16, **sizes)]
+
+    want = listed()
+
+    class Far(AsyncRunner):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options | {"lead": 18})
+
+    monkeypatch.setattr(variants, "AsyncRunner", Far)
+    for module in (decode, mixed):
+        monkeypatch.setattr(module, "stop_columns", lambda state: 4)
+    assert listed() == want
