@@ -1,5 +1,6 @@
 """LLM over a real core and a fake worker: results in order, errors before anything runs, an engine that stays clean."""
 
+import gc
 import signal
 
 import numpy as np
@@ -218,6 +219,22 @@ def test_the_device_begins_before_the_core_has_taken_all(tmp_path, monkeypatch, 
     assert [output.outputs[0].token_ids for output in outputs] == [right(prompts[i], i, 7) for i in range(9)]
     house.clean()
     house.llm.close()
+
+
+def test_a_run_makes_no_garbage_and_leaves_the_collector_as_it_was(house):
+    prompts, params = [[5, 6, 7]] * 40, SamplingParams(max_tokens=6, ignore_eos=True, temperature=0.7)
+    house.generate(prompts, params)
+    gc.collect()
+    assert gc.isenabled()
+    house.generate(prompts, params)
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        house.generate(prompts, params)
+        assert not gc.isenabled()
+        assert gc.collect() == 0, "what the run made has cycles, and nobody collects meanwhile"
+    finally:
+        gc.enable()
 
 
 def test_ctrl_c_ends_the_run_and_leaves_a_clean_engine(house):
