@@ -39,6 +39,10 @@ class Grammar(Protocol):
         """Tokens, at most ``limit``, of the text that must come next, cut as a model would most likely cut it."""
 
 
+class PassedLimits(Exception):
+    """What a grammar asks for passes the limits that its library works within; the message is the library's."""
+
+
 class NotQuick(Exception):
     """A grammar that is no common one: it may be compiled where nobody waits behind it."""
 

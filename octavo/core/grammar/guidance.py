@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
@@ -15,7 +16,7 @@ from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer, Token
 from octavo.common.math import cdiv
 from octavo.common.proc import stand_back
 from octavo.core.grammar import prepare
-from octavo.core.grammar.base import PARAM, Grammar, allow
+from octavo.core.grammar.base import PARAM, Grammar, PassedLimits, allow
 from octavo.core.grammar.cost import DEAR
 from octavo.core.grammar.trial import NICE
 from octavo.errors import BadRequest, Unsupported
@@ -34,6 +35,7 @@ LIMITS = LLParserLimits(
     max_grammar_size=500_000,
     verbose_errors=False,
 )
+T = TypeVar("T")
 #: What the library says where a limit is passed.
 _COMPLEX = ("TooComplex", "too many")
 #: Bytes of forced text that one call cuts into tokens.
@@ -69,7 +71,7 @@ class Guidance:
         bits = np.zeros(self.words, np.int32)
         try:
             template.open().fill(bits)
-        except RuntimeError as error:
+        except PassedLimits as error:
             why = " or is too complex" if any(word in str(error) for word in _COMPLEX) else ""
             raise BadRequest(f"the grammar allows no text that ends{why}", PARAM) from None
         if not bits.any():
@@ -87,8 +89,9 @@ class GuidanceTemplate:
     """``names``: whether the grammar may name tokens that are no text.
 
     Copies of a matcher have one lexer, with one lock and one limit of states; so where one of them passes that, all
-    have. That happens on the way over forced text (``looked``), all of which the library goes over where it is asked
-    for some; who then finds its matcher broken takes a new one, and nobody looks (``looks``) again.
+    have. Answers bring it there together, each with texts of its own; so does forced text (``looked``), all of which
+    the library goes over where it is asked for some. Who then finds its matcher broken takes a new one, which those
+    that come later begin with, and where it was forced text nobody looks (``looks``) again.
     """
 
     def __init__(self, text: str, engine: Guidance):
@@ -102,7 +105,8 @@ class GuidanceTemplate:
         return GuidanceGrammar(self)
 
     def renew(self) -> None:
-        self.looks = self.looked = False
+        self.looks = self.looks and not self.looked
+        self.looked = False
         self.latest = self.engine.matcher(self._text)
 
 
@@ -125,7 +129,9 @@ class GuidanceGrammar(Grammar):
         if self._beyond:
             return False
         # Asked first: a matcher that consumes a wrong token is broken for good.
-        if not (self._takes(token) or (self._again() and self._takes(token))):
+        if not self._tried(lambda: self._takes(token)):
+            if self._matcher.is_error():
+                raise PassedLimits(self._why())
             return False
         self._said.append(token)
         return True
@@ -136,7 +142,7 @@ class GuidanceGrammar(Grammar):
         if self._engine.aside.consume(self._matcher, token):
             self._said.append(token)
             return True
-        return self._again() and self.accept(token)
+        return self._matcher.is_error() and self.accept(token)
 
     def _takes(self, token: int) -> bool:
         return self._matcher.validate_tokens([token]) == 1 and self._matcher.consume_token(token)
@@ -157,11 +163,12 @@ class GuidanceGrammar(Grammar):
             return
         words = self._engine.words
         part = bits if len(bits) == words else bits[:words]
-        make(self._matcher, part)
-        if self._matcher.is_error() and self._again():
-            make(self._matcher, part)
+        self._tried(lambda: make(self._matcher, part))
         if self._matcher.is_error():
-            raise RuntimeError(self._matcher.get_error())
+            raise PassedLimits(self._why())
+
+    def _why(self) -> str:
+        return self._matcher.get_error().strip().partition("\n")[0]
 
     def rollback(self, count: int) -> None:
         beyond = min(count, self._beyond)
@@ -170,8 +177,8 @@ class GuidanceGrammar(Grammar):
         if not count:
             return
         del self._said[len(self._said) - count :]
-        if not self._matcher.rollback(count) and not self._again():
-            raise RuntimeError(self._matcher.get_error())
+        if not self._matcher.rollback(count) and not self._anew() and not self._anew():
+            raise PassedLimits(self._why())
 
     def forced(self, limit: int) -> list[int]:
         if self._beyond or self._matcher.is_stopped():
@@ -191,10 +198,17 @@ class GuidanceGrammar(Grammar):
             self._anew()
         return text
 
-    def _again(self) -> bool:
-        """Start anew, where forced text may be why the library has passed its limits."""
-        template = self._template
-        return (template.looked or template.latest is not self._from) and self._matcher.is_error() and self._anew()
+    def _tried(self, do: Callable[[], T]) -> T:
+        """``do``, and once more where the library has passed its limits, of which others may be the cause: forced text,
+        and all that the lexer has learnt from the answers before. First with the lexer that somebody else began anew
+        with, then with one that has seen this answer alone: what passes the limits even there is its own."""
+        found = do()
+        for _ in range(2):
+            if not self._matcher.is_error():
+                break
+            if self._anew():
+                found = do()
+        return found
 
     def _anew(self) -> bool:
         """Start anew from the tokens that were said."""

@@ -13,7 +13,7 @@ import numpy as np
 from octavo.common.log import logger
 from octavo.common.math import cdiv
 from octavo.config.engine import GrammarSection
-from octavo.core.grammar.base import PARAM, Compiler, Grammar, NotQuick, allow, allows
+from octavo.core.grammar.base import PARAM, Compiler, Grammar, NotQuick, PassedLimits, allow, allows
 from octavo.core.grammar.compiler import TriedCompiler
 from octavo.core.grammar.cost import USUAL, Cost, budget, share
 from octavo.core.grammar.reasoning import FREE, Free, Reasoning
@@ -60,6 +60,8 @@ class Follower:
         #: Of the ``eos`` those that end the request: it may have been asked to ignore them.
         self._ends = tuple(token for token in eos if token in stops)
         self._broken = False
+        #: What went wrong, once something has.
+        self._why = ""
 
     @property
     def dear(self) -> bool:
@@ -75,10 +77,25 @@ class Follower:
         for token in tokens:
             ready, self.ready = self.ready, None
             if not self._accept(token, known=ready is not None and allows(ready, token) and token not in self._stops):
-                return f"token {token} breaks the grammar of this request"
+                return self.complaint(token)
         bits: Ints = np.zeros(words, np.int32)
         self.fill(bits, aside=True)
         return bits
+
+    def complaint(self, token: int) -> str:
+        """What a request that ``accept`` refused a token of is told."""
+        return self._why or f"token {token} breaks the grammar of this request"
+
+    def _trouble(self, what: str, error: BaseException) -> None:
+        """Note, and log, that the grammar ``could not`` do something. A client's grammar that passes limits is no fault
+        of the server, and needs no more than a line."""
+        _pass_on(error)
+        self._broken = True
+        if isinstance(error, PassedLimits):
+            self._why = f"the grammar of this request is too complex for the text that it came to: {error}"
+            log.info("a grammar %s: %s", what, error)
+        else:
+            log.error("a grammar %s", what, exc_info=error)
 
     def _accept(self, token: int, known: bool = False) -> bool:
         """``known``: this is not the loop's thread, and the mask allowed the token."""
@@ -89,8 +106,7 @@ class Follower:
         try:
             return self._grammar.accept_aside(token) if known else self._grammar.accept(token)
         except BaseException as error:
-            _pass_on(error)
-            log.exception("a grammar could not follow token %d", token)
+            self._trouble(f"could not follow token {token}", error)
             return False
 
     def fill(self, bits: np.ndarray, aside: bool = False) -> None:
@@ -108,9 +124,7 @@ class Follower:
             else:
                 self._grammar.fill(bits)
         except BaseException as error:
-            _pass_on(error)
-            log.exception("a grammar could not say what may come next")
-            self._broken = True
+            self._trouble("could not say what may come next", error)
             bits[:] = -1
             return
         if self._stops and any(allows(bits, token) for token in self._eos):
@@ -134,9 +148,7 @@ class Follower:
             self.cost.guessed(time.thread_time() - begin)
             return forced
         except BaseException as error:
-            _pass_on(error)
-            log.exception("a grammar could not say what it forces")
-            self._broken = True
+            self._trouble("could not say what it forces", error)
             return []
 
     def fill_window(self, bits: np.ndarray, drafts: Sequence[int]) -> None:
@@ -163,9 +175,7 @@ class Follower:
             try:
                 self._grammar.rollback(accepted)
             except BaseException as error:
-                _pass_on(error)
-                log.exception("a grammar could not take tokens back")
-                self._broken = True
+                self._trouble("could not take tokens back", error)
 
 
 class Grammars(Generic[T]):

@@ -233,7 +233,7 @@ class Updater:
                     continue
                 for token in said:
                     if not request.grammar.accept(token):
-                        book.fail(request, f"token {token} breaks the grammar of this request")
+                        book.fail(request, request.grammar.complaint(token))
                         break
 
     def _first(self, rows: Ints) -> None:

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llguidance import LLParserLimits
 
+from octavo.core.grammar import guidance
 from octavo.core.grammar.base import allows
 from octavo.core.grammar.guidance import Cuts, Guidance
 from octavo.core.grammar.manager import Follower
@@ -401,3 +403,47 @@ def test_forced_text_beyond_the_librarys_limits_breaks_nothing():
         assert other.accept(token)
     other.rollback(3)
     assert ids(mask(other)) == [98]
+
+
+def limited(monkeypatch, states: int) -> Guidance:
+    """An engine whose lexers may have so many states."""
+    limits = {"initial_lexer_fuel": 1_000_000, "step_lexer_fuel": 20_000, "verbose_errors": False}
+    monkeypatch.setattr(guidance, "LIMITS", LLParserLimits(max_lexer_states=states, **limits))
+    return Guidance(VOCABULARY, 300)
+
+
+def test_a_grammar_that_many_have_answered_by_is_not_worn_out(monkeypatch):
+    """All answers have one lexer, which learns from each of them up to a limit; that is nobody's fault."""
+    engine = limited(monkeypatch, 160)
+    template = engine.build(engine.prepare(GrammarRef("regex", "(?i)([a-z0-9]{1,20}[-_ ]{1,3}){1,40}")))
+    made, fresh = [], engine.matcher
+    monkeypatch.setattr(engine, "matcher", lambda text: made.append(text) or fresh(text))
+    draw = random.Random(1)
+    together = []
+    for _ in range(60):
+        together = [template.open(), *together[:3]]
+        for answer in together:
+            for _ in range(8):
+                bits, aside = mask(answer), np.zeros(WORDS, np.int32)
+                answer.fill_aside(aside)
+                assert ids(bits) == ids(aside)
+                assert answer.accept(draw.choice([token for token in ids(bits) if token < 256]))
+    assert made, "the limits were never reached"
+
+
+def test_an_answer_that_passes_the_limits_by_itself_is_told_so_in_a_line(monkeypatch, caplog):
+    engine = limited(monkeypatch, 40)
+    template = engine.build(engine.prepare(GrammarRef("regex", "(.*a.{6}b){0,30}")))
+    follower = Follower(template.open(), Reasoning(GrammarRef("regex", "")), (EOS,), (EOS,))
+    draw = random.Random(1)
+    with caplog.at_level("INFO"):
+        for _ in range(400):
+            window = np.zeros(WORDS, np.int32)
+            follower.fill(window)
+            token = draw.choice(b"abx")
+            if not follower.accept(token):
+                break
+    assert "too complex for the text that it came to: lexer error: too many states" in follower.complaint(token)
+    (line,) = [one for one in caplog.records if "a grammar could not" in one.message]
+    assert line.levelname == "INFO"
+    assert line.exc_info is None
