@@ -5,6 +5,7 @@ told are the gaps between its tokens, first alone, then from the flood's arrival
 what the loop computes from one step to the next, which no other process of the machine can change.
 """
 
+import gc
 import json
 import sys
 import time
@@ -143,7 +144,10 @@ def flood(
     said = _SAID if said is None else said
     house = _Neighbour(vocabulary, width, step, backend, said)
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH)
+    sys.setswitchinterval(SWITCH)  # as the engine's process has it, which collects no garbage either
+    gc.collect()
+    gc.freeze()
+    gc.disable()
     try:
         # The engine of grammars is made, and its process runs, before anything counts.
         house.ask(1, GrammarRef("choice", '["a"]'))
@@ -157,6 +161,8 @@ def flood(
         outcomes = Counter(told for handle, told in house.told.items() if handle > 1)
     finally:
         sys.setswitchinterval(interval)
+        gc.enable()
+        gc.unfreeze()
         house.core.close()
     values = {"sent": count, "said": said, **{name: outcomes[name] for name in ("refused", "failed", "answered")}}
     return [
