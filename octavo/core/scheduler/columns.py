@@ -26,6 +26,10 @@ RETIRED = slice(PENDING, TOLD + 1)
 RETIRED_UNTOLD = slice(PENDING, TOLD)
 RETIRED_BY = np.array([[-1], [-1], [1], [1], [1]], np.int32)
 
+#: Bytes of tokens that are written to at the start: the system gives memory when it is first used, in large pieces, and
+#: an admission that comes upon one has waited 5 ms for it.
+AT_ONCE = 64 << 20
+
 
 class Columns:
     """One entry a row. Lengths count tokens from the first of the prompt.
@@ -42,7 +46,7 @@ class Columns:
     prefill    1: the device has no last token yet, the row still takes pieces of known tokens
     last       the youngest launched step that samples this row, int64; kept for rows with a grammar
     stops      stop ids, [STOPS, rows], -1 where there are fewer
-    tokens     the ids, [rows, longest]; memory that is never written is never touched
+    tokens     the ids, [rows, longest]; where they are many, memory that is never written is never touched
 
     ``block`` [fields, rows] holds all but ``last`` and ``tokens``: one gather takes all about the rows of a step.
     """
@@ -58,4 +62,6 @@ class Columns:
         self.flags, self.stops = block[FLAGS], block[STOP:]
         self.last = np.full(rows, -1, np.int64)
         self.tokens = np.empty((rows, longest), np.int32)
+        if self.tokens.nbytes <= AT_ONCE:
+            self.tokens.fill(0)
         self.epoch.fill(-1)
