@@ -70,7 +70,10 @@ class Compiler(Protocol):
 
 
 class Template(Protocol):
-    """A compiled grammar, which many requests may share."""
+    """A compiled grammar, which many requests may share. ``worn``: it is of no use any more, and has to be compiled
+    again."""
+
+    worn: bool
 
     def open(self) -> Grammar:
         """The state of a request that has said nothing yet. May be called from any thread."""

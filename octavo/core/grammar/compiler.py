@@ -47,6 +47,10 @@ class TriedCompiler(Compiler):
             found = self._kept.get(key := _key(ref))
             if found is None:
                 return None
+            if found[0].worn:
+                del self._kept[key]
+                self._text -= len(ref.text)
+                return None
             self._kept.move_to_end(key)
         return found[0].open()
 

@@ -40,6 +40,9 @@ T = TypeVar("T")
 _COMPLEX = ("TooComplex", "too many")
 #: Bytes of forced text that one call cuts into tokens.
 _FORCED = 512
+#: New lexers that may be of no use to a grammar, one after the other, before no more are made for it; and those that
+#: one answer may have.
+_VAIN, _OFTEN = 2, 4
 #: A grammar that is at its end at once.
 _NOTHING = 'start: ""'
 _TOKEN = re.compile(rb"\xff\[(\d{1,10})\]")
@@ -98,8 +101,13 @@ class GuidanceTemplate:
         self._text = text
         self.engine = engine
         self.names = "<" in text
+        self.looks, self.looked, self.worn = True, False, False
+        #: How often in a row an answer passed the limits with a lexer of its own too.
+        self.vain = 0
+        begin = time.thread_time()
         self.latest = engine.matcher(text)
-        self.looks, self.looked = True, False
+        #: Whether a new matcher takes too long to be made in the step loop.
+        self.slow = time.thread_time() - begin > DEAR
 
     def open(self) -> "GuidanceGrammar":
         return GuidanceGrammar(self)
@@ -121,6 +129,8 @@ class GuidanceGrammar(Grammar):
         self._beyond = 0
         #: Whether the library was asked for forced text of this answer.
         self._ahead = False
+        #: Lexers that were made for this answer.
+        self._renewals = 0
 
     def accept(self, token: int) -> bool:
         if token in self._engine.ends and self._matcher.is_accepting():
@@ -129,7 +139,10 @@ class GuidanceGrammar(Grammar):
         if self._beyond:
             return False
         # Asked first: a matcher that consumes a wrong token is broken for good.
-        if not self._tried(lambda: self._takes(token)):
+        return self._accept(token)
+
+    def _accept(self, token: int, aside: bool = False) -> bool:
+        if not self._tried(lambda: self._takes(token), aside):
             if self._matcher.is_error():
                 raise PassedLimits(self._why())
             return False
@@ -142,18 +155,18 @@ class GuidanceGrammar(Grammar):
         if self._engine.aside.consume(self._matcher, token):
             self._said.append(token)
             return True
-        return self._matcher.is_error() and self.accept(token)
+        return self._matcher.is_error() and self._accept(token, aside=True)
 
     def _takes(self, token: int) -> bool:
         return self._matcher.validate_tokens([token]) == 1 and self._matcher.consume_token(token)
 
     def fill(self, bits: Ints) -> None:
-        self._fill(bits, _mask)
+        self._fill(bits, _mask, aside=False)
 
     def fill_aside(self, bits: Ints) -> None:
-        self._fill(bits, self._engine.aside.mask)
+        self._fill(bits, self._engine.aside.mask, aside=True)
 
-    def _fill(self, bits: Ints, make: Callable[[LLMatcher, Ints], None]) -> None:
+    def _fill(self, bits: Ints, make: Callable[[LLMatcher, Ints], None], aside: bool) -> None:
         if self._beyond or (self._matcher.is_stopped() and not self._matcher.is_error()):
             allow(bits, self._engine.ends)
             return
@@ -163,7 +176,7 @@ class GuidanceGrammar(Grammar):
             return
         words = self._engine.words
         part = bits if len(bits) == words else bits[:words]
-        self._tried(lambda: make(self._matcher, part))
+        self._tried(lambda: make(self._matcher, part), aside)
         if self._matcher.is_error():
             raise PassedLimits(self._why())
 
@@ -177,7 +190,7 @@ class GuidanceGrammar(Grammar):
         if not count:
             return
         del self._said[len(self._said) - count :]
-        if not self._matcher.rollback(count) and not self._anew() and not self._anew():
+        if not self._matcher.rollback(count) and not (self._may_renew(False) and self._anew()):
             raise PassedLimits(self._why())
 
     def forced(self, limit: int) -> list[int]:
@@ -195,26 +208,41 @@ class GuidanceGrammar(Grammar):
         begin = time.thread_time()
         text = self._matcher.compute_ff_bytes()
         if time.thread_time() - begin > DEAR:
-            self._anew()
+            template.looks = False
+            if self._may_renew(False):
+                self._anew()
         return text
 
-    def _tried(self, do: Callable[[], T]) -> T:
+    def _tried(self, do: Callable[[], T], aside: bool) -> T:
         """``do``, and once more where the library has passed its limits, of which others may be the cause: forced text,
         and all that the lexer has learnt from the answers before. First with the lexer that somebody else began anew
-        with, then with one that has seen this answer alone: what passes the limits even there is its own."""
+        with, then with one that has seen this answer alone: what passes the limits even there is its own. ``aside``:
+        this is not the loop's thread, and may take its time."""
+        template = self._template
         found = do()
-        for _ in range(2):
-            if not self._matcher.is_error():
-                break
+        if self._matcher.is_error() and template.latest is not self._from and self._anew():
+            found = do()
+        if self._matcher.is_error() and self._may_renew(aside):
             if self._anew():
                 found = do()
+            template.vain = template.vain + 1 if self._matcher.is_error() else 0
+        elif self._matcher.is_error() and template.vain < _VAIN:
+            template.worn = True  # the next request has it compiled again, where nobody waits
         return found
+
+    def _may_renew(self, aside: bool) -> bool:
+        """Whether to begin with a new lexer; one that somebody else has made may always be had."""
+        template = self._template
+        if template.latest is not self._from:
+            return True
+        return template.vain < _VAIN and self._renewals < _OFTEN and (aside or not template.slow)
 
     def _anew(self) -> bool:
         """Start anew from the tokens that were said."""
         template = self._template
         if template.latest is self._from:
             template.renew()
+            self._renewals += 1
         self._ahead = False
         self._from = template.latest
         self._matcher = self._from.deep_copy()

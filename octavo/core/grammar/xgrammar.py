@@ -86,6 +86,8 @@ class XGrammar:
 
 
 class XGrammarTemplate:
+    worn = False
+
     def __init__(self, compiled: Any, ends: tuple[int, ...]):
         self._compiled = compiled
         self._ends = ends

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from llguidance import LLParserLimits
 
 from octavo.core.grammar import guidance
-from octavo.core.grammar.base import allows
+from octavo.core.grammar.base import PassedLimits, allows
 from octavo.core.grammar.guidance import Cuts, Guidance
 from octavo.core.grammar.manager import Follower
 from octavo.core.grammar.reasoning import Reasoning
@@ -447,3 +447,51 @@ def test_an_answer_that_passes_the_limits_by_itself_is_told_so_in_a_line(monkeyp
     (line,) = [one for one in caplog.records if "a grammar could not" in one.message]
     assert line.levelname == "INFO"
     assert line.exc_info is None
+
+
+def test_no_lexer_that_takes_long_is_made_in_the_loop(monkeypatch):
+    """The answer ends, and the grammar is compiled again for the next one, elsewhere; aside there is time for it."""
+    engine = limited(monkeypatch, 160)
+    template = engine.build(engine.prepare(GrammarRef("regex", "(?i)([a-z0-9]{1,20}[-_ ]{1,3}){1,40}")))
+    template.slow = True
+    made, fresh = [], engine.matcher
+    monkeypatch.setattr(engine, "matcher", lambda text: made.append(text) or fresh(text))
+    draw = random.Random(1)
+
+    def answers(fill):
+        for _ in range(60):
+            answer = template.open()
+            for _ in range(60):
+                bits = np.zeros(WORDS, np.int32)
+                fill(answer, bits)
+                assert answer.accept(draw.choice([token for token in ids(bits) if token < 256]))
+
+    with pytest.raises(PassedLimits):
+        answers(lambda answer, bits: answer.fill(bits))
+    assert template.worn
+    assert not made
+    answer, bits = template.open(), np.zeros(WORDS, np.int32)
+    answer.fill_aside(bits)
+    for token in b"abc-def":
+        assert answer.accept_aside(token)
+        answer.fill_aside(bits)
+    assert len(made) <= 1
+
+
+def test_nobody_goes_on_making_lexers_that_are_of_no_use(monkeypatch):
+    engine = limited(monkeypatch, 40)
+    template = engine.build(engine.prepare(GrammarRef("regex", "(.*a.{6}b){0,30}")))
+    made, fresh = [], engine.matcher
+    monkeypatch.setattr(engine, "matcher", lambda text: made.append(text) or fresh(text))
+    draw, failed = random.Random(1), 0
+    for _ in range(12):
+        answer = template.open()
+        try:
+            for _ in range(300):
+                bits = np.zeros(WORDS, np.int32)
+                answer.fill_aside(bits)
+                answer.accept_aside(draw.choice(b"abx"))
+        except PassedLimits:
+            failed += 1
+    assert failed == 12
+    assert len(made) <= 12 * guidance._OFTEN
