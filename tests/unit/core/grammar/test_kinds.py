@@ -407,7 +407,7 @@ def test_forced_text_beyond_the_librarys_limits_breaks_nothing():
 
 def limited(monkeypatch, states: int) -> Guidance:
     """An engine whose lexers may have so many states."""
-    limits = {"initial_lexer_fuel": 1_000_000, "step_lexer_fuel": 20_000, "verbose_errors": False}
+    limits = {"initial_lexer_fuel": 1_000_000, "step_lexer_fuel": 50_000, "verbose_errors": False}
     monkeypatch.setattr(guidance, "LIMITS", LLParserLimits(max_lexer_states=states, **limits))
     return Guidance(VOCABULARY, 300)
 
@@ -495,3 +495,19 @@ def test_nobody_goes_on_making_lexers_that_are_of_no_use(monkeypatch):
             failed += 1
     assert failed == 12
     assert len(made) <= 12 * guidance._OFTEN
+
+
+def test_an_enum_of_many_texts_is_within_the_limits():
+    """Over a vocabulary whose tokens are pieces of words, of which a mask tries nearly all."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = [(a + b + c).encode() for a in letters for b in letters for c in letters]
+    pieces = (*(bytes([byte]) for byte in range(256)), b"<eos>", *words)
+    engine = Guidance(Vocabulary(len(pieces), pieces, (EOS,), (EOS,)), len(pieces))
+    draw = random.Random(0)
+    texts = ["".join(draw.choices(letters, k=20)) for _ in range(400)]
+    schema = {"type": "object", "properties": {"e": {"enum": texts}}, "required": ["e"]}
+    answer = engine.build(engine.prepare(GrammarRef("json_schema", json.dumps(schema)))).open()
+    bits = np.zeros((len(pieces) + 31) // 32, np.int32)
+    for token in f'{{"e": "{texts[7]}"}}'.encode():
+        answer.fill(bits)
+        assert answer.accept(token)
