@@ -25,7 +25,7 @@ from octavo.front.tokenizers.base import Tokenizer
 from octavo.outputs import FinishReasonName, PositionLogprobs, RequestMetrics, RequestOutput
 from octavo.params import RequestOutputKind, SamplingParams
 from octavo.wire.reply import FinishReason, Refused, RequestDelta, StepReply
-from octavo.wire.result import NO_TOKEN_ALLOWED
+from octavo.wire.result import NO_TOKEN_ALLOWED, TOO_COMPLEX
 
 _log = logger(__name__)
 #: Handles travel as int32.
@@ -387,6 +387,8 @@ def _failure(error: str | None) -> OctavoError:
         return BadRequest(
             "no token is left that may come next: structured_outputs, allowed_token_ids and bad_words leave none"
         )
+    if error is not None and error.startswith(TOO_COMPLEX):
+        return BadRequest(error, "structured_outputs")
     return RequestFailed(error or "the engine could not finish this request")
 
 

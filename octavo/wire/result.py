@@ -9,6 +9,8 @@ from octavo.wire.arrays import Floats, Ints, Longs
 
 #: The fault of a row whose grammar and limits, taken together, left no token; its request asked for that.
 NO_TOKEN_ALLOWED = "no token is allowed here"
+#: What the fault of a row begins with whose grammar, at some text, passes the limits of masks: no fault of the server.
+TOO_COMPLEX = "the grammar of this request is too complex for the text that it came to"
 
 
 class LogprobArrays(Struct, array_like=True, gc=False):

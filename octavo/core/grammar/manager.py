@@ -21,6 +21,7 @@ from octavo.errors import RequestError
 from octavo.wire.arrays import Ints
 from octavo.wire.plan import GrammarMasks, StepPlan
 from octavo.wire.request import GrammarRef
+from octavo.wire.result import TOO_COMPLEX
 from octavo.wire.vocabulary import Vocabulary
 
 T = TypeVar("T")
@@ -92,7 +93,7 @@ class Follower:
         _pass_on(error)
         self._broken = True
         if isinstance(error, PassedLimits):
-            self._why = f"the grammar of this request is too complex for the text that it came to: {error}"
+            self._why = f"{TOO_COMPLEX}: {error}"
             log.info("a grammar %s: %s", what, error)
         else:
             log.error("a grammar %s", what, exc_info=error)

@@ -6,11 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from front.support import small
-from octavo.errors import RequestFailed
+from octavo.errors import BadRequest, RequestFailed
 from octavo.front.fanout import Desk, Finished, Group, Observer
 from octavo.params import SamplingParams
 from octavo.wire.arrays import ints
 from octavo.wire.reply import Admitted, FinishReason, Refused, RequestDelta, StepReply
+from octavo.wire.result import TOO_COMPLEX
 
 #: Where something raises.
 FAULTS = ("push", "flush", "note", "wake", "observer", "on_end")
@@ -148,3 +149,15 @@ def test_a_reply_that_is_no_reply_fails_whom_it_names():
     assert isinstance(house.groups[2].error, RequestFailed)
     assert len(house.desk) == 0
     assert set(house.over.values()) == {1}
+
+
+def test_a_grammar_that_passes_its_limits_is_the_requests_fault():
+    house = House([1, 1], set(), 0)
+    (one,), (other,) = (group.handles for group in house.groups)
+    faults = RequestDelta(one, FinishReason.ERROR, error=f"{TOO_COMPLEX}: lexer error: too many states")
+    house.desk.read(StepReply(0, deltas=[faults, RequestDelta(other, FinishReason.ERROR, error="the step failed")]))
+    first, second = (group.error for group in house.groups)
+    assert isinstance(first, BadRequest)
+    assert first.param == "structured_outputs"
+    assert "too many states" in str(first)
+    assert isinstance(second, RequestFailed)
