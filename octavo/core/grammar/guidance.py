@@ -25,12 +25,12 @@ from octavo.wire.request import GrammarRef
 from octavo.wire.vocabulary import Vocabulary
 
 #: A schema's text may be most of a megabyte. Of schemas in use, a mask takes 0.2 ms at most, less than 2,000 of lexer
-#: fuel and 300 items; an enum of 1,500 texts 1.2 ms and more than 20,000 of fuel. Of the worst that these limits let
+#: fuel and 300 items; an enum of 700 texts 1 ms and more than 20,000 of fuel. Of the worst that these limits let
 #: through it is some 50 ms, which ``cost`` keeps out of the step loop. Only what comes all at once can surprise that,
 #: which is what the fuel of a step bounds.
 LIMITS = LLParserLimits(
     initial_lexer_fuel=1_000_000,
-    step_lexer_fuel=50_000,
+    step_lexer_fuel=30_000,
     step_max_items=25_000,
     max_lexer_states=50_000,
     max_grammar_size=500_000,

@@ -436,7 +436,7 @@ def test_an_answer_that_passes_the_limits_by_itself_is_told_so_in_a_line(monkeyp
     template = engine.build(engine.prepare(GrammarRef("regex", "(.*a.{6}b){0,30}")))
     follower = Follower(template.open(), Reasoning(GrammarRef("regex", "")), (EOS,), (EOS,))
     draw = random.Random(1)
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="octavo"):
         for _ in range(400):
             window = np.zeros(WORDS, np.int32)
             follower.fill(window)
@@ -504,7 +504,7 @@ def test_an_enum_of_many_texts_is_within_the_limits():
     pieces = (*(bytes([byte]) for byte in range(256)), b"<eos>", *words)
     engine = Guidance(Vocabulary(len(pieces), pieces, (EOS,), (EOS,)), len(pieces))
     draw = random.Random(0)
-    texts = ["".join(draw.choices(letters, k=20)) for _ in range(400)]
+    texts = ["".join(draw.choices(letters, k=20)) for _ in range(300)]
     schema = {"type": "object", "properties": {"e": {"enum": texts}}, "required": ["e"]}
     answer = engine.build(engine.prepare(GrammarRef("json_schema", json.dumps(schema)))).open()
     bits = np.zeros((len(pieces) + 31) // 32, np.int32)

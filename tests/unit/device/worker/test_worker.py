@@ -172,7 +172,7 @@ def test_a_worker_freezes_nobodys_objects():
     worker = Worker(config_of())
     worker.hello()
     worker.close()
-    assert gc.get_freeze_count() == before
+    assert gc.get_freeze_count() <= before  # what was frozen before may end
     assert gc.isenabled()
 
 
