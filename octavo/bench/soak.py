@@ -100,6 +100,8 @@ def soak(load: SoakLoad) -> dict[str, Any]:
         with _noise(child, load) if load.faults else contextlib.nullcontext():
             asyncio.run(_clients(child.port, load, tally, sample))
         at_rest = _until(lambda: _rests(_metrics(child)))
+        # a client that gave up is counted a moment after the engine forgot it
+        _until(lambda: _balanced(_metrics(child)))
         metrics = _metrics(child)
     received, ended = _books(metrics)
     quarter = max(1, len(memory) // 4)
@@ -117,7 +119,7 @@ def soak(load: SoakLoad) -> dict[str, Any]:
         reasons=dict(tally.reasons),
         received=received,
         ended=ended,
-        balanced=received == sum(ended.values()),
+        balanced=_balanced(metrics),
         at_rest=at_rest,
         memory_mb=memory,
         growth_mb=growth,
@@ -321,6 +323,11 @@ def _books(metrics: dict[str, float]) -> tuple[float, dict[str, float]]:
     """(requests received, how they ended)."""
     ended = {name: metrics[f"octavo:requests_ended_total {name}"] for name in _OUTCOMES}
     return metrics["octavo:requests_received_total"], ended
+
+
+def _balanced(metrics: dict[str, float]) -> bool:
+    received, ended = _books(metrics)
+    return received == sum(ended.values())
 
 
 def _rests(metrics: dict[str, float]) -> bool:
