@@ -101,6 +101,7 @@ def ways(key: tuned.Decode) -> list[Decode]:
     if key.pairs >= 3 * PROCESSORS:  # what matters is how many programs a multiprocessor holds
         loads += [(32, 2, 2), (32, 4, 2), (64, 2, 2), (32, 2, 4)]
     loads += [(64, 4, 4), (128, 8, 2), (32, 4, 4)]
+    even = [how for how in _even(key) if key.pairs > PROCESSORS // 3]
     for load in loads:
         for splits in counts:
             for early, pdl in ((True, AFTER), (False, FIRST), (True, FIRST)):
@@ -109,4 +110,16 @@ def ways(key: tuned.Decode) -> list[Decode]:
                     how = Decode(tile, splits, merge, early, warps, stages, pdl)
                     if how not in found:
                         found.append(how)
-    return found[: 1 + WAYS]
+    return [*found[: 1 + WAYS - len(even)], *even]
+
+
+def _even(key: tuned.Decode) -> Iterator[Decode]:
+    """Shares of equal work: programs that a multiprocessor holds at once, by their registers and shared memory."""
+    for tile, warps, stages, programs in (
+        (64, 4, 2, 4), (64, 4, 2, 3), (64, 4, 3, 3), (32, 4, 3, 4), (32, 4, 4, 4), (32, 4, 3, 5), (32, 2, 3, 5),
+        (64, 4, 4, 2), (128, 4, 2, 2), (64, 2, 2, 4),
+    ):  # fmt: skip
+        each = 4 * tile * key.head_dim * max(stages - 1, 1)  # bytes of keys and values on their way
+        if programs * each <= SHARED:
+            for early, pdl in ((64, FIRST), (128, AFTER), (0, AFTER)):
+                yield Decode(tile, 1, 1, early, warps, stages, pdl, programs)

@@ -17,12 +17,11 @@ from octavo.bench import candidates, report
 from octavo.common.math import cdiv
 from octavo.config.facts import ModelFacts
 from octavo.device.attention.base import LayerAttention
-from octavo.device.attention.triton import TritonAttention, TritonMeta
+from octavo.device.attention.triton import Decode, TritonAttention, TritonMeta
 from octavo.device.attention.triton import rule as decode_rule
 from octavo.device.kernels import tuned
-from octavo.device.kernels.joined import UNMEASURED, joined, squares_of, with_squares
+from octavo.device.kernels.joined import UNMEASURED, Tile, joined, squares_of, with_squares
 from octavo.device.kernels.joined import rule as tile_rule
-from octavo.device.kernels.launch import AFTER
 from octavo.device.kernels.variants import Variant, listing
 from octavo.device.runner.decode import SIZES
 from octavo.device.sampling.sampler import Draw
@@ -338,10 +337,10 @@ def measured(record: Mapping[str, Any]) -> dict[Key, Tried]:
     """What a record with all its candidates says was measured. Raises ``ConfigError`` where it is none."""
     found: dict[Key, Tried] = {}
     try:
-        for kind, size in (("linear", tuned.TILE), ("decode", tuned.DECODE)):
-            for one in record[kind]:
-                key: Key = (tuned.Linear if kind == "linear" else tuned.Decode)._make(one["key"])
-                found[key] = Tried({_choice(how, size): list(us) for how, us in one["candidates"]})
+        for name, asked, kind in (("linear", tuned.Linear, Tile), ("decode", tuned.Decode, Decode)):
+            for one in record[name]:
+                key: Key = asked._make(one["key"])
+                found[key] = Tried({_choice(how, kind): list(us) for how, us in one["candidates"]})
     except (LookupError, TypeError, ValueError) as error:
         raise ConfigError(f"no record of what every candidate took: {type(error).__name__}: {error}") from None
     return {
@@ -349,12 +348,9 @@ def measured(record: Mapping[str, Any]) -> dict[Key, Tried]:
     }
 
 
-def _choice(how: list[Any] | None, size: int) -> Choice:
-    """Of a record: bools are 0 and 1 there too; tiles of older ones do not say when the next kernel may start."""
-    if how is None:
-        return None
-    numbers = tuple(int(one) for one in how)
-    return numbers if len(numbers) == size else (*numbers, AFTER)
+def _choice(how: list[Any] | None, kind: type[Tile] | type[Decode]) -> Choice:
+    """Of a record, whose bools are numbers too; what older ones do not say is as it was by itself then."""
+    return None if how is None else tuple(int(one) for one in kind(*how))
 
 
 def brief(record: Mapping[str, Any]) -> dict[str, Any]:

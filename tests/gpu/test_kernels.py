@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from octavo.device.attention import triton
 from octavo.device.attention.cpu import CPUAttention
-from octavo.device.attention.triton import TritonAttention
+from octavo.device.attention.triton import Decode, TritonAttention
 from octavo.device.kernels.joined import joined, joined_torch, squares_of
 from tests.paged import Case, outputs
 from tests.unit.device.attention.test_triton import *  # noqa: F403
@@ -26,9 +27,16 @@ SIZES = [
 ]
 
 
+#: As the table or the rule says, and rows cut into shares of equal work.
+HOW = {"chosen": None, "even": Decode(64, 1, 1, 64, 4, 2, 2, 3), "finer": Decode(32, 1, 1, 0, 4, 3, 1, 4)}
+
+
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("nth", range(len(SIZES)))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-def test_attention_as_on_a_cpu(nth, dtype):
+def test_attention_as_on_a_cpu(nth, dtype, how, monkeypatch):
+    if (way := HOW[how]) is not None:
+        monkeypatch.setattr(triton, "choose", lambda *_: way)
     # The CPU's answer to the same rounded numbers, in float32.
     bound = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
     mine = outputs(TritonAttention(), SIZES[nth], torch.device("cuda"), dtype, dirt=255)

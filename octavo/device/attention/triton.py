@@ -7,7 +7,8 @@ KV cache: page p of a layer is [Hk, page, D] keys and then [Hk, page, Dv] values
 import importlib.util
 import os
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,21 +20,25 @@ from octavo.device.kernels import tuned
 from octavo.device.kernels.launch import AFTER, FIRST, LATE, exact, launch
 from octavo.wire.kv import KVSpec
 
+#: Of a multiprocessor.
+REGISTERS = 1 << 16
 #: (row, key-value head, split) triples of a step whose rows are split, at most.
 SPLIT_LIMIT = 1024
 
 
 class Decode(NamedTuple):
     """How decode runs: keys of a tile, most splits of a row, who merges them (1: the last to arrive, 2: a kernel), and
-    whether a first tile is asked for before the inputs are there."""
+    whether a first tile is asked for before the inputs are there. ``programs``: of a multiprocessor, which share all
+    rows' tiles evenly (``splits`` and ``merge`` are 1 then, and ``early`` counts keys); 0: by splits."""
 
     tile: int
     splits: int
     merge: int
-    early: bool
+    early: int
     warps: int
     stages: int
     pdl: int
+    programs: int = 0
 
 
 def choose(pairs: int, group: int, head_dim: int) -> Decode:
@@ -42,6 +47,12 @@ def choose(pairs: int, group: int, head_dim: int) -> Decode:
     if known is None or ((how := Decode._make(known)).splits > 1 and pairs * how.splits > SPLIT_LIMIT):
         return rule(pairs)
     return how
+
+
+@lru_cache
+def processors(device: torch.device) -> int:
+    """Multiprocessors of a GPU; those of an H200 where there is none."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
 
 
 def rule(pairs: int) -> Decode:
@@ -108,7 +119,7 @@ class TritonAttention:
     fixed = False
 
     def __init__(self) -> None:
-        self._space: dict[tuple[torch.device, int, int], tuple[Tensor, Tensor, Tensor]] = {}
+        self._space: dict[tuple[torch.device, int, int, int], tuple[Tensor, Tensor, Tensor]] = {}
 
     def supports(self, need: AttentionNeed) -> str | None:
         if importlib.util.find_spec("triton") is None:
@@ -234,7 +245,7 @@ class TritonAttention:
         )
 
     def _decode(self, layer: LayerAttention, qkv: Tensor, cache: KVCache, meta: TritonMeta, out: Tensor) -> None:
-        from octavo.device.kernels.triton import attend as kernels
+        from octavo.device.kernels.triton import decode as kernels
 
         mixed = meta.longer
         own = layer.shares is None and not mixed
@@ -242,20 +253,29 @@ class TritonAttention:
         group = layer.q_heads // layer.kv_heads
         how = choose(next_power_of_two(meta.rows * layer.kv_heads), group, layer.head_dim)
         wide = max(_padded(layer.head_dim), _padded(layer.v_dim))
-        tile = max(min(how.tile, 32768 // wide // (qkv.itemsize // 2)), 16)
         rotary, cos, sin = _rope(layer, qkv) if fresh else (0, qkv, qkv)
-        parts, stats, count = self._workspace(qkv.device, max(16, next_power_of_two(group)), wide)
-        flags = {
-            "TILE": tile,
-            "SPLITS": how.splits,
+        programs = how.programs * processors(qkv.device)
+        parts, stats, count = self._workspace(qkv.device, max(16, next_power_of_two(group)), wide, programs)
+        flags: dict[str, int] = {
+            "TILE": max(min(how.tile, 32768 // wide // (qkv.itemsize // 2)), 16),
             "WINDOW": layer.window is not None,
             "OWN": own,
             "MIXED": mixed,
         }
+        kernel: Any
+        grid: tuple[int, ...]
+        rows: tuple[int, ...]
         # pages of this very step are read where it has pieces of prompt: nothing before the wait then
+        if how.programs:
+            kernel, grid, rows = kernels.balanced, (programs,), (meta.rows,)
+            flags |= {"AHEAD": how.early if own else 0, "RP": next_power_of_two(meta.rows)}
+            flags |= {"maxnreg": min(255, REGISTERS // (32 * how.warps * how.programs) // 8 * 8)}
+        else:
+            kernel, grid, rows = kernels.decode, (layer.kv_heads, meta.rows, how.splits), ()
+            flags |= {"SPLITS": how.splits, "MERGE": how.merge, "EARLY": bool(how.early and own)}
         launch(
-            kernels.decode,
-            (layer.kv_heads, meta.rows, how.splits),
+            kernel,
+            grid,
             qkv,
             cache.data,
             meta.table,
@@ -271,6 +291,7 @@ class TritonAttention:
             parts,
             stats,
             count,
+            *rows,
             layer.scale,
             layer.softcap or 0.0,
             layer.window or 0,
@@ -287,8 +308,6 @@ class TritonAttention:
             GP=max(16, next_power_of_two(group)),
             ROTARY=rotary,
             PAGE=cache.page,
-            MERGE=how.merge,
-            EARLY=how.early and own,
             STAGES=how.stages,
             SOFTCAP=layer.softcap is not None,
             SINKS=layer.sinks is not None,
@@ -311,21 +330,22 @@ class TritonAttention:
                 NH=layer.q_heads,
                 DV=layer.v_dim,
                 DVP=_padded(layer.v_dim),
-                **flags,
+                **{name: flags[name] for name in ("TILE", "SPLITS", "WINDOW", "OWN", "MIXED")},
                 pdl=AFTER if how.pdl == LATE else how.pdl,  # it has nothing to do late
                 num_warps=4,
             )
 
-    def _workspace(self, device: torch.device, group: int, wide: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _workspace(self, device: torch.device, group: int, wide: int, programs: int) -> tuple[Tensor, Tensor, Tensor]:
         """Partial sums, their maxima and totals, and counters, which every use leaves at 0. Layers follow one another,
         so that one set serves all."""
-        key = device, group, wide
+        parts = max(SPLIT_LIMIT, 2 * programs)
+        key = device, group, wide, parts
         if key not in self._space:
             # outside a capture whose pool would own them: the first step of a kind runs uncaptured
             self._space[key] = (
-                torch.empty(SPLIT_LIMIT * group * wide, dtype=torch.float32, device=device),
-                torch.empty(SPLIT_LIMIT * group * 2, dtype=torch.float32, device=device),
-                torch.zeros(SPLIT_LIMIT, dtype=torch.int32, device=device),
+                torch.empty(parts * group * wide, dtype=torch.float32, device=device),
+                torch.empty(parts * group * 2, dtype=torch.float32, device=device),
+                torch.zeros(parts, dtype=torch.int32, device=device),
             )
         return self._space[key]
 

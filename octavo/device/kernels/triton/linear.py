@@ -8,7 +8,7 @@ take the sums of the kernel that wrote the row (``squares`` [M, S] float32, S pa
 import triton
 import triton.language as tl
 
-from octavo.device.kernels.triton.pdl import INTERPRETED, await_inputs, release, yield_late
+from octavo.device.kernels.triton.pdl import await_inputs, fetch, release, yield_late
 
 #: Bytes of a line of the cache that all programs share.
 LINE = tl.constexpr(128)
@@ -118,15 +118,6 @@ def gemv(
     tl.store(out + n, z.to(out.dtype.element_ty), mask=there)
 
 
-@triton.jit
-def _fetch(pointers):
-    """Ask for the lines that these addresses lie in, without waiting; results are nothing."""
-    if not INTERPRETED:
-        tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers], dtype=tl.int32, is_pure=False, pack=1
-        )
-
-
 @triton.jit(do_not_specialize=["M"])
 def tile(
     x,
@@ -186,7 +177,7 @@ def tile(
         ahead = tl.arange(0, AHEAD) * EACH
         first = tl.minimum(ps * KS + ahead, (ps + 1) * KS - 1)
         lines = tl.where(n < N, wn, 0).to(tl.int64)[:, None] * K + first[None, :]
-        _fetch((w + lines).to(tl.int64))
+        fetch((w + lines).to(tl.int64))
     await_inputs(PDL)
     if NORM:
         c = tl.arange(0, triton.next_power_of_2(NSQ))

@@ -1,4 +1,5 @@
-"""The device-side calls of programmatic dependent launch; see ``kernels.launch``."""
+"""What runs ahead of a kernel's inputs: the device-side calls of programmatic dependent launch (``kernels.launch``),
+and asking for memory early."""
 
 import os
 
@@ -31,3 +32,12 @@ def yield_late(PDL: tl.constexpr):
     """Behind the loop of a kernel that may be launched LATE."""
     if PDL == 3:
         cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def fetch(pointers):
+    """Ask for the lines that these addresses (int64) lie in, without waiting; results are nothing."""
+    if not INTERPRETED:
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers], dtype=tl.int32, is_pure=False, pack=1
+        )
