@@ -13,6 +13,8 @@ from octavo.device.kernels.launch import AFTER, FIRST
 
 #: Multiprocessors of an H200, and bytes of shared memory of one that tiles may take.
 PROCESSORS, SHARED = 132, 216 << 10
+#: All the shared memory of one.
+MEMORY = 228 << 10
 #: Bytes on their way that keep one multiprocessor's share of the memory busy (4.5 TB/s times 1 us over all of them).
 IN_FLIGHT = 40 << 10
 #: Bytes of a line of the shared cache; numbers have two.
@@ -114,12 +116,16 @@ def ways(key: tuned.Decode) -> list[Decode]:
 
 
 def _even(key: tuned.Decode) -> Iterator[Decode]:
-    """Shares of equal work: programs that a multiprocessor holds at once, by their registers and shared memory."""
-    for tile, warps, stages, programs in (
-        (64, 4, 2, 4), (64, 4, 2, 3), (64, 4, 3, 3), (32, 4, 3, 4), (32, 4, 4, 4), (32, 4, 3, 5), (32, 2, 3, 5),
-        (64, 4, 4, 2), (128, 4, 2, 2), (64, 2, 2, 4),
+    """Shares of equal work, by as many programs as a multiprocessor holds at once."""
+    starts = (64, FIRST), (128, AFTER), (0, AFTER)
+    for nth, (tile, warps, stages, programs) in enumerate(
+        (
+            (64, 4, 3, 3), (64, 4, 4, 2), (64, 4, 2, 4), (32, 4, 4, 4), (64, 4, 3, 2), (64, 4, 2, 3), (32, 4, 6, 3),
+            (32, 4, 4, 3), (32, 4, 8, 2), (64, 8, 4, 2), (64, 4, 6, 1), (128, 8, 3, 1),
+        )
     ):  # fmt: skip
-        each = 4 * tile * key.head_dim * max(stages - 1, 1)  # bytes of keys and values on their way
-        if programs * each <= SHARED:
-            for early, pdl in ((64, FIRST), (128, AFTER), (0, AFTER)):
+        # keys and values of tiles on their way, and queries, weights and what a program costs by itself
+        each = 4 * tile * key.head_dim * max(stages - 1, 1) + (9 << 10)
+        if programs * each <= MEMORY:
+            for early, pdl in starts[: 3 if nth < 4 else 1]:
                 yield Decode(tile, 1, 1, early, warps, stages, pdl, programs)

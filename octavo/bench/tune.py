@@ -17,7 +17,7 @@ from octavo.bench import candidates, report
 from octavo.common.math import cdiv
 from octavo.config.facts import ModelFacts
 from octavo.device.attention.base import LayerAttention
-from octavo.device.attention.triton import Decode, TritonAttention, TritonMeta
+from octavo.device.attention.triton import Decode, TritonAttention, TritonMeta, choose, dealt
 from octavo.device.attention.triton import rule as decode_rule
 from octavo.device.kernels import tuned
 from octavo.device.kernels.joined import UNMEASURED, Tile, joined, squares_of, with_squares
@@ -221,7 +221,15 @@ class DecodeCase(Case):
             )
             for table in tables
         ]
-        return (lambda number: backend.attend(layer, qkv, cache, metas[number])), copies, read
+        shares: dict[Decode, Tensor | None] = {}
+
+        def run(number: int) -> Tensor:
+            how = choose(self.key.pairs, layer.q_heads // heads, layer.head_dim)
+            if how not in shares:  # once a step, whose layers have it in common
+                shares[how] = dealt(metas[0].lens, spec, how)
+            return backend.attend(layer, qkv, cache, replace(metas[number], how=how, shares=shares[how]))
+
+        return run, copies, read
 
 
 def spread(rows: int, size: int) -> Tensor:

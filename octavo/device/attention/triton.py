@@ -95,7 +95,8 @@ def choose_ready(heads: int) -> tuple[int, int]:
 @dataclass(frozen=True, eq=False, slots=True)
 class TritonMeta:
     """``singles`` and ``longer``: whether rows of one token, and of more, may be among the step's; ``uniform``: all
-    rows have one."""
+    rows have one. ``shares`` int32[programs, 4]: who does what (``kernels.triton.balance.deal``), for rows that ``how``
+    shares evenly."""
 
     rows: int
     singles: bool
@@ -105,6 +106,8 @@ class TritonMeta:
     lens: Tensor
     slots: Tensor
     table: Tensor
+    how: Decode | None = None
+    shares: Tensor | None = None
 
     @property
     def uniform(self) -> bool:
@@ -145,17 +148,24 @@ class TritonAttention:
         width = page * spec.token_bytes // spec.item_bytes
         return KVCache(raw.view(kind).unflatten(0, (pages, -1))[:, :width], page)
 
-    def plan(self, batch: InputBatch, spec: KVSpec, group: int) -> TritonMeta:
+    def plan(self, batch: InputBatch, spec: KVSpec, group: int, q_heads: int) -> TritonMeta:
+        rows, lens = len(batch.rows), batch.seq_lens
         singles = batch.decodes > 0 or bool((batch.host_takes == 1).any())
+        longer = self.fixed or bool((batch.host_takes != 1).any())
+        how = None
+        if singles and not longer:
+            how = choose(next_power_of_two(rows * spec.kv_heads), q_heads // spec.kv_heads, spec.k_dim)
         return TritonMeta(
-            rows=len(batch.rows),
+            rows=rows,
             singles=singles and not self.fixed,  # one kernel for a token, whatever it comes with
-            longer=self.fixed or bool((batch.host_takes != 1).any()),
+            longer=longer,
             positions=batch.positions[0],
             starts=batch.query_start,
-            lens=batch.seq_lens,
+            lens=lens,
             slots=batch.slots[group],
             table=batch.tables[group],
+            how=how,
+            shares=None if how is None else dealt(lens, spec, how),
         )
 
     def attend(self, layer: LayerAttention, qkv: Tensor, cache: KVCache, meta: TritonMeta) -> Tensor:
@@ -245,33 +255,37 @@ class TritonAttention:
         )
 
     def _decode(self, layer: LayerAttention, qkv: Tensor, cache: KVCache, meta: TritonMeta, out: Tensor) -> None:
+        from octavo.device.kernels.triton import balance
         from octavo.device.kernels.triton import decode as kernels
 
         mixed = meta.longer
         own = layer.shares is None and not mixed
         fresh = not mixed
         group = layer.q_heads // layer.kv_heads
-        how = choose(next_power_of_two(meta.rows * layer.kv_heads), group, layer.head_dim)
+        pairs = next_power_of_two(meta.rows * layer.kv_heads)
+        how = choose(pairs, group, layer.head_dim)
+        if how.programs and not (own and how == meta.how):  # dealt for other layers, or for none
+            how = rule(pairs)
         wide = max(_padded(layer.head_dim), _padded(layer.v_dim))
         rotary, cos, sin = _rope(layer, qkv) if fresh else (0, qkv, qkv)
         programs = how.programs * processors(qkv.device)
         parts, stats, count = self._workspace(qkv.device, max(16, next_power_of_two(group)), wide, programs)
         flags: dict[str, int] = {
-            "TILE": max(min(how.tile, 32768 // wide // (qkv.itemsize // 2)), 16),
+            "TILE": _tile(how, wide, qkv.itemsize),
             "WINDOW": layer.window is not None,
             "OWN": own,
             "MIXED": mixed,
         }
         kernel: Any
         grid: tuple[int, ...]
-        rows: tuple[int, ...]
+        dealt: tuple[Any, ...]
         # pages of this very step are read where it has pieces of prompt: nothing before the wait then
         if how.programs:
-            kernel, grid, rows = kernels.balanced, (programs,), (meta.rows,)
-            flags |= {"AHEAD": how.early if own else 0, "RP": next_power_of_two(meta.rows)}
+            kernel, grid, dealt = balance.balanced, (programs,), (meta.shares, meta.rows)
+            flags |= {"AHEAD": how.early}
             flags |= {"maxnreg": min(255, REGISTERS // (32 * how.warps * how.programs) // 8 * 8)}
         else:
-            kernel, grid, rows = kernels.decode, (layer.kv_heads, meta.rows, how.splits), ()
+            kernel, grid, dealt = kernels.decode, (layer.kv_heads, meta.rows, how.splits), ()
             flags |= {"SPLITS": how.splits, "MERGE": how.merge, "EARLY": bool(how.early and own)}
         launch(
             kernel,
@@ -291,7 +305,7 @@ class TritonAttention:
             parts,
             stats,
             count,
-            *rows,
+            *dealt,
             layer.scale,
             layer.softcap or 0.0,
             layer.window or 0,
@@ -348,6 +362,39 @@ class TritonAttention:
                 torch.zeros(parts, dtype=torch.int32, device=device),
             )
         return self._space[key]
+
+
+def dealt(lens: Tensor, spec: KVSpec, how: Decode) -> Tensor | None:
+    """Who does what of rows of ``lens`` int64[B], their own keys apart: ``TritonMeta.shares``; None by splits."""
+    if not how.programs:
+        return None
+    from octavo.device.kernels.triton import balance
+
+    programs = how.programs * processors(lens.device)
+    shares = torch.empty(programs, 4, dtype=torch.int32, device=lens.device)
+    many = 32
+    launch(
+        balance.deal,
+        (cdiv(programs, many),),
+        lens,
+        shares,
+        len(lens),
+        programs,
+        spec.window or 0,
+        NK=spec.kv_heads,
+        RP=next_power_of_two(len(lens)),
+        TILE=_tile(how, max(_padded(spec.k_dim), _padded(spec.v_dim)), spec.item_bytes),
+        MANY=many,
+        WINDOW=spec.window is not None,
+        OWN=True,
+        num_warps=4,
+    )
+    return shares
+
+
+def _tile(how: Decode, wide: int, item: int) -> int:
+    """Keys of a tile: fewer of wide heads and of numbers of more than two bytes."""
+    return max(min(how.tile, 32768 // wide // (item // 2)), 16)
 
 
 def _padded(dim: int) -> int:

@@ -1,5 +1,5 @@
-"""Attention of rows with one query each over pages, as ``triton.attend`` lays them out: cut into splits of every row
-(``decode``, ``merge``) or into shares of equal work (``balanced``).
+"""Attention of rows with one query each over pages, as ``triton.attend`` lays them out, every row cut into splits.
+``triton.balance`` cuts all rows into shares of equal work, with what is here.
 
 The softmax runs over tiles of keys in base 2 with a running maximum (https://arxiv.org/abs/2205.14135); what several
 programs did of a row is merged in its order, so that results do not depend on timing (https://arxiv.org/abs/2311.01282).
@@ -10,11 +10,11 @@ import triton
 import triton.language as tl
 
 from octavo.device.kernels.triton.attend import LOG2E, NEVER, capped, partner, spots, turning
-from octavo.device.kernels.triton.pdl import await_inputs, fetch, release, yield_late
+from octavo.device.kernels.triton.pdl import await_inputs, release, yield_late
 
 
 @triton.jit
-def _gains(gain, d, ds, D: tl.constexpr, DP: tl.constexpr, NORM: tl.constexpr):
+def gains(gain, d, ds, D: tl.constexpr, DP: tl.constexpr, NORM: tl.constexpr):
     """A norm's gain of each dimension, and of what it turns with; 1 where there is no norm."""
     if NORM:
         here = tl.load(gain + d, mask=d < D, other=0.0).to(tl.float32)
@@ -26,7 +26,7 @@ def _gains(gain, d, ds, D: tl.constexpr, DP: tl.constexpr, NORM: tl.constexpr):
 
 
 @triton.jit
-def _turned(
+def turned(
     x,
     other,
     gain,
@@ -49,7 +49,7 @@ def _turned(
 
 
 @triton.jit
-def _scores(q, k, ok, scale, softcap, SOFTCAP: tl.constexpr, EXACT: tl.constexpr):
+def scores(q, k, ok, scale, softcap, SOFTCAP: tl.constexpr, EXACT: tl.constexpr):
     """Of q [g, d] and k [keys, d], in base 2, of keys that are ``ok``."""
     s = tl.dot(q, tl.trans(k), input_precision=EXACT) * scale
     if SOFTCAP:
@@ -58,7 +58,7 @@ def _scores(q, k, ok, scale, softcap, SOFTCAP: tl.constexpr, EXACT: tl.constexpr
 
 
 @triton.jit
-def _weights(s, ok, m, total):
+def weights(s, ok, m, total):
     """The running softmax with scores s [g, keys]: its new maximum and total, weights, and what went before shrinks
     by."""
     mn = tl.maximum(m, tl.max(s, 1))
@@ -75,7 +75,7 @@ def _shares(tiles, SPLITS: tl.constexpr):
 
 
 @triton.jit
-def _span(length, window, OWN: tl.constexpr, TILE: tl.constexpr, WINDOW: tl.constexpr):
+def span(length, window, OWN: tl.constexpr, TILE: tl.constexpr, WINDOW: tl.constexpr):
     """Keys of a decode row that lie in pages: the first one seen and the end, and the tiles between."""
     end = length - (1 if OWN else 0)
     low = length * 0
@@ -134,7 +134,7 @@ def _look(
             mask=ok[:, None] & in_d[None, :],
             other=0.0,
         )
-        m, total, p, a = _weights(_scores(q, k, ok, scale, softcap, SOFTCAP, EXACT), ok, m, total)
+        m, total, p, a = weights(scores(q, k, ok, scale, softcap, SOFTCAP, EXACT), ok, m, total)
         v = tl.load(
             spots(cache, spot, v_head, keys, dv, DV, PAGE, PAGE >= TILE),
             mask=ok[:, None] & in_dv[None, :],
@@ -145,7 +145,7 @@ def _look(
 
 
 @triton.jit
-def _keep(
+def keep(
     cache,
     slot,
     key,
@@ -166,7 +166,7 @@ def _keep(
 
 
 @triton.jit
-def _begin(q, key, value, m, total, acc, scale, softcap, SOFTCAP: tl.constexpr):
+def begun(q, key, value, m, total, acc, scale, softcap, SOFTCAP: tl.constexpr):
     """The running softmax with one key [d] and its value [dv]."""
     score = tl.sum(q.to(tl.float32) * key.to(tl.float32)[None, :], 1) * scale
     if SOFTCAP:
@@ -179,13 +179,13 @@ def _begin(q, key, value, m, total, acc, scale, softcap, SOFTCAP: tl.constexpr):
 
 
 @triton.jit
-def _nothing(GP: tl.constexpr, DVP: tl.constexpr):
+def nothing(GP: tl.constexpr, DVP: tl.constexpr):
     """A running softmax over no keys: maxima [g], totals [g], sums of weighted values [g, dv]."""
     return tl.full([GP], NEVER, tl.float32), tl.zeros([GP], tl.float32), tl.zeros([GP, DVP], tl.float32)
 
 
 @triton.jit
-def _leave(m, total, acc, parts, stats, part, g, dv, G: tl.constexpr, DV: tl.constexpr, DVP: tl.constexpr):
+def leave(m, total, acc, parts, stats, part, g, dv, G: tl.constexpr, DV: tl.constexpr, DVP: tl.constexpr):
     """Write what a program has of a row for whoever merges. ``part`` [g]: where."""
     tl.store(parts + part[:, None] * DVP + dv[None, :], acc, mask=(g < G)[:, None] & (dv < DV)[None, :])
     tl.store(stats + part * 2, m, mask=g < G)
@@ -193,7 +193,7 @@ def _leave(m, total, acc, parts, stats, part, g, dv, G: tl.constexpr, DV: tl.con
 
 
 @triton.jit
-def _merged(m, total, acc, parts, stats, part, g, dv, G: tl.constexpr, DV: tl.constexpr, DVP: tl.constexpr):
+def merged(m, total, acc, parts, stats, part, g, dv, G: tl.constexpr, DV: tl.constexpr, DVP: tl.constexpr):
     """The running softmax with what lies at ``part`` [g], which another program may have just written."""
     here = (g < G)[:, None] & (dv < DV)[None, :]
     mi = tl.load(stats + part * 2, mask=g < G, other=0.0, cache_modifier=".cg")
@@ -203,6 +203,14 @@ def _merged(m, total, acc, parts, stats, part, g, dv, G: tl.constexpr, DV: tl.co
     a = tl.exp2(m - mn)
     b = tl.exp2(mi - mn)
     return mn, total * a + li * b, acc * a[:, None] + oi * b[:, None]
+
+
+@triton.jit
+def tell(total, acc, out, token, head, g, dv, NH: tl.constexpr, G: tl.constexpr, DV: tl.constexpr):
+    """What a running softmax comes to, for the query heads of a key-value head."""
+    total = tl.where(g < G, total, 1.0)
+    place = out + token.to(tl.int64) * (NH * DV) + (head * G + g)[:, None] * DV + dv[None, :]
+    tl.store(place, (acc / total[:, None]).to(out.dtype.element_ty), mask=(g < G)[:, None] & (dv < DV)[None, :])
 
 
 @triton.jit(do_not_specialize=["window", "table_stride"])
@@ -272,7 +280,7 @@ def decode(
     in_d = d < D
     in_dv = dv < DV
     length = tl.load(lens + row).to(tl.int32)
-    low, end, first, tiles = _span(length, window, OWN, TILE, WINDOW)
+    low, end, first, tiles = span(length, window, OWN, TILE, WINDOW)
     per, splits = _shares(tiles, SPLITS)
     if sp >= splits:  # split 0 never is: some of every row wait
         return
@@ -300,7 +308,7 @@ def decode(
             other=0.0,
         )
     ds = partner(d, ROTARY)
-    qg, qgs = _gains(q_gain, d, ds, D, DP, QN)
+    qg, qgs = gains(q_gain, d, ds, D, DP, QN)
     turn = qg
     back = qg
     if ROTARY > 0:
@@ -309,7 +317,7 @@ def decode(
     kgs = qg
     if OWN:
         slot = tl.load(slots + row)
-        kg, kgs = _gains(k_gain, d, ds, D, DP, KN)
+        kg, kgs = gains(k_gain, d, ds, D, DP, KN)
     token = row.to(tl.int64)
     idle = length <= 0
     if MIXED:
@@ -332,21 +340,21 @@ def decode(
         if ROTARY > 0:
             own_other = tl.load(own_at + ds, mask=in_d, other=0.0).to(tl.float32)
         own_v = tl.load(base + (NH + NK) * D + head * DV + dv, mask=in_dv, other=0.0)
-    q = _turned(x, other, qg[None, :], qgs[None, :], turn[None, :], back[None, :], eps, D, ROTARY, QN, 1)
+    q = turned(x, other, qg[None, :], qgs[None, :], turn[None, :], back[None, :], eps, D, ROTARY, QN, 1)
     q = q.to(qkv.dtype.element_ty)
-    m, total, acc = _nothing(GP, DVP)
+    m, total, acc = nothing(GP, DVP)
     if SINKS:
         if sp == 0:
             m = tl.load(sinks + head * G + g, mask=g < G, other=0.0).to(tl.float32) * LOG2E
             total += 1.0
     if OWN:
         if sp == 0:
-            own_k = _turned(own_x, own_other, kg, kgs, turn, back, eps, D, ROTARY, KN, 0).to(qkv.dtype.element_ty)
-            _keep(cache, slot, own_k, own_v, k_head, v_head, d, dv, page_stride, D, DV, PAGE)
-            m, total, acc = _begin(q, own_k, own_v, m, total, acc, scale, softcap, SOFTCAP)
+            own_k = turned(own_x, own_other, kg, kgs, turn, back, eps, D, ROTARY, KN, 0).to(qkv.dtype.element_ty)
+            keep(cache, slot, own_k, own_v, k_head, v_head, d, dv, page_stride, D, DV, PAGE)
+            m, total, acc = begun(q, own_k, own_v, m, total, acc, scale, softcap, SOFTCAP)
     start = lo
     if EARLY:
-        m, total, p, a = _weights(_scores(q, k0, ok, scale, softcap, SOFTCAP, EXACT), ok, m, total)
+        m, total, p, a = weights(scores(q, k0, ok, scale, softcap, SOFTCAP, EXACT), ok, m, total)
         acc = tl.dot(p.to(v0.dtype), v0, acc * a[:, None], input_precision=EXACT)
         start = lo + 1
     m, total, acc = _look(
@@ -354,12 +362,11 @@ def decode(
         D, DV, PAGE, TILE, STAGES, SOFTCAP, EXACT,
     )  # fmt: skip
     yield_late(PDL)
-    here = (g < G)[:, None] & in_dv[None, :]
     mine = row * NH + head * G + g
     last = splits <= 1
     if SPLITS > 1:
         if MERGE == 2 or splits > 1:
-            _leave(m, total, acc, parts, stats, mine * SPLITS + sp, g, dv, G, DV, DVP)
+            leave(m, total, acc, parts, stats, mine * SPLITS + sp, g, dv, G, DV, DVP)
         if MERGE == 2:
             return
         if splits > 1:
@@ -369,200 +376,10 @@ def decode(
         if SPLITS > 1:
             if splits > 1:
                 tl.store(count + row * NK + head, 0)
-                m, total, acc = _nothing(GP, DVP)
+                m, total, acc = nothing(GP, DVP)
                 for i in range(splits):
-                    m, total, acc = _merged(m, total, acc, parts, stats, mine * SPLITS + i, g, dv, G, DV, DVP)
-        total = tl.where(g < G, total, 1.0)
-        place = out + token * (NH * DV) + (head * G + g)[:, None] * DV + dv[None, :]
-        tl.store(place, (acc / total[:, None]).to(out.dtype.element_ty), mask=here)
-
-
-@triton.jit
-def _place(unit, ends, tiles, r):
-    """Of a unit of work: its row, the row's first unit, and the row's tiles."""
-    row = tl.sum((ends <= unit).to(tl.int32), 0)
-    begin = tl.max(tl.where(ends <= unit, ends, 0), 0)
-    return row, begin, tl.maximum(tl.sum(tl.where(r == row, tiles, 0), 0), 1)
-
-
-@triton.jit(do_not_specialize=["rows", "window", "table_stride"])
-def balanced(
-    qkv,
-    cache,
-    table,
-    starts,
-    lens,
-    slots,
-    cos,
-    sin,
-    q_gain,
-    k_gain,
-    sinks,
-    out,
-    parts,
-    stats,
-    count,
-    rows,
-    scale,
-    softcap,
-    window,
-    eps,
-    row_stride,
-    page_stride,
-    value_offset,
-    table_stride,
-    rope_stride,
-    NH: tl.constexpr,
-    NK: tl.constexpr,
-    D: tl.constexpr,
-    DV: tl.constexpr,
-    DP: tl.constexpr,
-    DVP: tl.constexpr,
-    RP: tl.constexpr,
-    G: tl.constexpr,
-    GP: tl.constexpr,
-    ROTARY: tl.constexpr,
-    PAGE: tl.constexpr,
-    TILE: tl.constexpr,
-    AHEAD: tl.constexpr,
-    STAGES: tl.constexpr,
-    WINDOW: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    SINKS: tl.constexpr,
-    QN: tl.constexpr,
-    KN: tl.constexpr,
-    OWN: tl.constexpr,
-    MIXED: tl.constexpr,
-    EXACT: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    """``decode`` by programs that do as many tiles of keys each, whatever the rows' lengths: the tiles of every (row,
-    key-value head), one behind the other, are dealt out in one piece a program, so that all end together. A row that
-    ends up with several programs is merged by the last of them to arrive. The idea is stream-K's
-    (https://arxiv.org/abs/2301.03598).
-
-    AHEAD: keys of a program's first (row, head) that are on their way to the shared cache before the wait.
-    """
-    release(PDL)
-    me = tl.program_id(0)
-    r = tl.arange(0, RP)
-    lengths = tl.load(lens + r, mask=r < rows, other=0).to(tl.int32)
-    _low, _end, _first, tiles = _span(lengths, window, OWN, TILE, WINDOW)
-    tiles = tl.where(lengths > 0, tl.maximum(tiles, 1), 0)
-    if MIXED:
-        takes = tl.load(starts + r + 1, mask=r < rows, other=0) - tl.load(starts + r, mask=r < rows, other=0)
-        tiles = tl.where(takes == 1, tiles, 0)
-    ends = tl.cumsum(tiles, 0) * NK
-    units = tl.sum(tiles, 0) * NK
-    share = tl.maximum(tl.cdiv(units, tl.num_programs(0)), 1)
-    unit = me * share
-    stop = tl.minimum(unit + share, units)
-    if (unit >= stop) & (me > 0):  # the first program waits in any case
-        return
-    row, begin, its = _place(unit, ends, tiles, r)
-    pair = row * NK + (unit - begin) // its
-    done = (unit - begin) % its
-    row, begin, its = _place(stop - 1, ends, tiles, r)
-    last_pair = tl.where(unit < stop, row * NK + (stop - 1 - begin) // its, pair - 1)
-    g = tl.arange(0, GP)
-    d = tl.arange(0, DP)
-    dv = tl.arange(0, DVP)
-    ds = partner(d, ROTARY)
-    in_d = d < D
-    in_dv = dv < DV
-    if AHEAD > 0:
-        at = pair // NK
-        length = tl.load(lens + at, mask=unit < stop, other=0).to(tl.int32)
-        low, end, first, its = _span(length, window, OWN, TILE, WINDOW)
-        keys = (first + done) * TILE + tl.arange(0, AHEAD)
-        soon = (keys >= low) & (keys < end)
-        page = tl.load(table + at * table_stride + keys // PAGE, mask=soon, other=0).to(tl.int64)
-        LINE: tl.constexpr = 128 // (cache.dtype.element_ty.primitive_bitwidth // 8)
-        spot = cache + page * page_stride
-        # a line that is not wanted is the null page's
-        k_spot = spot + ((pair % NK) * PAGE + keys % PAGE) * D
-        for line in tl.static_range((D + LINE - 1) // LINE):
-            fetch((k_spot + line * LINE).to(tl.int64))
-        v_spot = spot + value_offset + ((pair % NK) * PAGE + keys % PAGE) * DV
-        for line in tl.static_range((DV + LINE - 1) // LINE):
-            fetch((v_spot + line * LINE).to(tl.int64))
-    await_inputs(PDL)
-    begun = unit
-    for p in range(pair, last_pair + 1):
-        row = p // NK
-        head = p % NK
-        length = tl.load(lens + row).to(tl.int32)
-        token = row.to(tl.int64)
-        busy = length > 0
-        if MIXED:
-            token = tl.load(starts + row)
-            busy = busy & (tl.load(starts + row + 1) - token == 1)
-        if busy:
-            low, end, first, its = _span(length, window, OWN, TILE, WINDOW)
-            its = tl.maximum(its, 1)
-            now = tl.minimum(its - done, stop - unit)
-            k_head = head * PAGE * D
-            v_head = value_offset + head * PAGE * DV
-            base = qkv + token * row_stride
-            live = (g < G)[:, None] & in_d[None, :]
-            q_at = base + (head * G + g)[:, None] * D
-            x = tl.load(q_at + d[None, :], mask=live, other=0.0).to(tl.float32)
-            other = x
-            # read again for each pair: kept, they take registers from the loop
-            qg, qgs = _gains(q_gain, d, ds, D, DP, QN)
-            turn = qg
-            back = qg
-            if ROTARY > 0:
-                other = tl.load(q_at + ds[None, :], mask=live, other=0.0).to(tl.float32)
-                turn, back = turning(cos, sin, length - 1, rope_stride, d, ROTARY)
-            q = _turned(x, other, qg[None, :], qgs[None, :], turn[None, :], back[None, :], eps, D, ROTARY, QN, 1)
-            q = q.to(qkv.dtype.element_ty)
-            m, total, acc = _nothing(GP, DVP)
-            if SINKS:
-                if done == 0:
-                    m = tl.load(sinks + head * G + g, mask=g < G, other=0.0).to(tl.float32) * LOG2E
-                    total += 1.0
-            if OWN:
-                if done == 0:
-                    own_at = base + (NH + head) * D
-                    own_x = tl.load(own_at + d, mask=in_d, other=0.0).to(tl.float32)
-                    own_other = own_x
-                    if ROTARY > 0:
-                        own_other = tl.load(own_at + ds, mask=in_d, other=0.0).to(tl.float32)
-                    own_v = tl.load(base + (NH + NK) * D + head * DV + dv, mask=in_dv, other=0.0)
-                    kg, kgs = _gains(k_gain, d, ds, D, DP, KN)
-                    own_k = _turned(own_x, own_other, kg, kgs, turn, back, eps, D, ROTARY, KN, 0)
-                    own_k = own_k.to(qkv.dtype.element_ty)
-                    _keep(cache, tl.load(slots + row), own_k, own_v, k_head, v_head, d, dv, page_stride, D, DV, PAGE)
-                    m, total, acc = _begin(q, own_k, own_v, m, total, acc, scale, softcap, SOFTCAP)
-            lo = first + done
-            m, total, acc = _look(
-                q, m, total, acc, table + row * table_stride, cache, k_head, v_head, lo, lo + now, low, end, d, dv,
-                scale, softcap, page_stride, D, DV, PAGE, TILE, STAGES, SOFTCAP, EXACT,
-            )  # fmt: skip
-            begin = unit - done
-            maker = begin // share  # the first program that has some of this pair
-            splits = (begin + its - 1) // share - maker + 1
-            last = splits <= 1
-            if splits > 1:
-                # a program has two parts at most: of its first pair, and of its last one
-                _leave(m, total, acc, parts, stats, (2 * me + (unit != begun).to(tl.int32)) * GP + g, g, dv, G, DV, DVP)
-                tl.debug_barrier()
-                last = tl.atomic_add(count + maker, 1, sem="acq_rel") == splits - 1
-            if last:
-                if splits > 1:
-                    tl.store(count + maker, 0)
-                    m, total, acc = _nothing(GP, DVP)
-                    for i in range(splits):
-                        part = 2 * (maker + i) + ((i == 0) & (begin % share != 0)).to(tl.int32)
-                        m, total, acc = _merged(m, total, acc, parts, stats, part * GP + g, g, dv, G, DV, DVP)
-                total = tl.where(g < G, total, 1.0)
-                place = out + token * (NH * DV) + (head * G + g)[:, None] * DV + dv[None, :]
-                here = (g < G)[:, None] & in_dv[None, :]
-                tl.store(place, (acc / total[:, None]).to(out.dtype.element_ty), mask=here)
-            unit += now
-            done = done * 0
-    yield_late(PDL)
+                    m, total, acc = merged(m, total, acc, parts, stats, mine * SPLITS + i, g, dv, G, DV, DVP)
+        tell(total, acc, out, token, head, g, dv, NH, G, DV)
 
 
 @triton.jit(do_not_specialize=["window"])
@@ -590,7 +407,7 @@ def merge(
     dv = tl.arange(0, DVP)
     i = tl.arange(0, SPLITS)
     length = tl.load(lens + row).to(tl.int32)
-    _low, _end, _first, tiles = _span(length, window, OWN, TILE, WINDOW)
+    _low, _end, _first, tiles = span(length, window, OWN, TILE, WINDOW)
     _per, splits = _shares(tiles, SPLITS)
     token = row.to(tl.int64)
     idle = length <= 0
