@@ -24,6 +24,9 @@ def parser() -> Parser:
     found.add_argument(
         "--from", dest="source", metavar="FILE", help="choose again from what such details say; needs no GPU"
     )
+    found.add_argument(
+        "--only", choices=("linear", "decode"), help="measure products alone, or attention; the rest stays as it is"
+    )
     found.add_argument("--details", metavar="FILE", help="write there what every candidate took")
     return found
 
@@ -55,6 +58,9 @@ def main(argv: Sequence[str]) -> int:
     dtype, device = getattr(torch, args.dtype), torch.device("cuda", 0)
     label = (args.model or "embedded").rstrip("/").rpartition("/")[2]
     keys = tune.questions(facts, dtype, args.max_num_seqs)
+    if args.only:
+        kind = tuned.Linear if args.only == "linear" else tuned.Decode
+        keys = [key for key in keys if isinstance(key, kind)]
     needed = tune.variants(keys, facts, dtype)
     print(f"{len(keys)} questions, {len(needed)} kernels to compile", flush=True)
 
