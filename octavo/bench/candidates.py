@@ -128,4 +128,4 @@ def _even(key: tuned.Decode) -> Iterator[Decode]:
         each = 4 * tile * key.head_dim * max(stages - 1, 1) + (9 << 10)
         if programs * each <= MEMORY:
             for early, pdl in starts[: 3 if nth < 4 else 1]:
-                yield Decode(tile, 1, 1, early, warps, stages, pdl, programs)
+                yield Decode(tile, 0, 1, early, warps, stages, pdl, programs)

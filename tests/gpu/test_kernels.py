@@ -28,7 +28,7 @@ SIZES = [
 
 
 #: As the table or the rule says, and rows cut into shares of equal work.
-HOW = {"chosen": None, "even": Decode(64, 1, 1, 64, 4, 2, 2, 3), "finer": Decode(32, 1, 1, 0, 4, 3, 1, 4)}
+HOW = {"chosen": None, "even": Decode(64, 0, 1, 64, 4, 3, 2, 3), "apart": Decode(32, 2, 1, 64, 4, 3, 1, 4, 1)}
 
 
 @pytest.mark.parametrize("how", HOW)

@@ -27,9 +27,18 @@ SPLIT_LIMIT = 1024
 
 
 class Decode(NamedTuple):
-    """How decode runs: keys of a tile, most splits of a row, who merges them (1: the last to arrive, 2: a kernel), and
-    whether a first tile is asked for before the inputs are there. ``programs``: of a multiprocessor, which share all
-    rows' tiles evenly (``splits`` and ``merge`` are 1 then, and ``early`` counts keys); 0: by splits."""
+    """How decode runs.
+
+    tile       keys of a tile
+    splits     of a row, at most; 0: all rows' tiles are shared evenly (``kernels.triton.balance``)
+    merge      who merges splits: 1 the last to arrive, 2 a kernel
+    early      1: a first tile is in registers before the inputs are there; more: so many keys are on their way to the
+               shared cache
+    warps, stages, pdl   as ever
+    programs   that a multiprocessor has registers for, at least; 0: whatever the compiler takes. Even shares are for
+               just so many
+    apart      1: a kernel of its own makes queries and keys ready
+    """
 
     tile: int
     splits: int
@@ -39,6 +48,7 @@ class Decode(NamedTuple):
     stages: int
     pdl: int
     programs: int = 0
+    apart: int = 0
 
 
 def choose(pairs: int, group: int, head_dim: int) -> Decode:
@@ -173,6 +183,8 @@ class TritonAttention:
         if meta.longer:
             self._ready(layer, qkv, cache, meta)
             self._pieces(layer, qkv, cache, meta, out)
+        elif meta.how is not None and meta.how.apart:
+            self._ready(layer, qkv, cache, meta)
         if meta.singles:
             self._decode(layer, qkv, cache, meta, out)
         return out
@@ -259,16 +271,16 @@ class TritonAttention:
         from octavo.device.kernels.triton import decode as kernels
 
         mixed = meta.longer
-        own = layer.shares is None and not mixed
-        fresh = not mixed
         group = layer.q_heads // layer.kv_heads
         pairs = next_power_of_two(meta.rows * layer.kv_heads)
-        how = choose(pairs, group, layer.head_dim)
-        if how.programs and not (own and how == meta.how):  # dealt for other layers, or for none
+        how = choose(pairs, group, layer.head_dim) if meta.how is None else meta.how
+        if not how.splits and (mixed or layer.shares is not None):  # dealt for other rows, or other keys
             how = rule(pairs)
+        fresh = not (mixed or how.apart)
+        own = fresh and layer.shares is None
         wide = max(_padded(layer.head_dim), _padded(layer.v_dim))
         rotary, cos, sin = _rope(layer, qkv) if fresh else (0, qkv, qkv)
-        programs = how.programs * processors(qkv.device)
+        programs = 0 if how.splits else how.programs * processors(qkv.device)
         parts, stats, count = self._workspace(qkv.device, max(16, next_power_of_two(group)), wide, programs)
         flags: dict[str, int] = {
             "TILE": _tile(how, wide, qkv.itemsize),
@@ -279,14 +291,16 @@ class TritonAttention:
         kernel: Any
         grid: tuple[int, ...]
         dealt: tuple[Any, ...]
-        # pages of this very step are read where it has pieces of prompt: nothing before the wait then
         if how.programs:
+            flags["maxnreg"] = min(255, REGISTERS // (32 * how.warps * how.programs) // 8 * 8)
+        ahead = how.early if how.early > 1 else 0
+        if programs:
             kernel, grid, dealt = balance.balanced, (programs,), (meta.shares, meta.rows)
-            flags |= {"AHEAD": how.early}
-            flags |= {"maxnreg": min(255, REGISTERS // (32 * how.warps * how.programs) // 8 * 8)}
+            flags |= {"AHEAD": ahead}
         else:
             kernel, grid, dealt = kernels.decode, (layer.kv_heads, meta.rows, how.splits), ()
-            flags |= {"SPLITS": how.splits, "MERGE": how.merge, "EARLY": bool(how.early and own)}
+            # into registers no pages that this very step writes to: nothing before the wait then
+            flags |= {"SPLITS": how.splits, "MERGE": how.merge, "EARLY": how.early == 1 and own, "AHEAD": ahead}
         launch(
             kernel,
             grid,
@@ -365,8 +379,8 @@ class TritonAttention:
 
 
 def dealt(lens: Tensor, spec: KVSpec, how: Decode) -> Tensor | None:
-    """Who does what of rows of ``lens`` int64[B], their own keys apart: ``TritonMeta.shares``; None by splits."""
-    if not how.programs:
+    """Who does what of rows of ``lens`` int64[B]: ``TritonMeta.shares``; None where rows are split."""
+    if how.splits:
         return None
     from octavo.device.kernels.triton import balance
 
@@ -386,7 +400,7 @@ def dealt(lens: Tensor, spec: KVSpec, how: Decode) -> Tensor | None:
         TILE=_tile(how, max(_padded(spec.k_dim), _padded(spec.v_dim)), spec.item_bytes),
         MANY=many,
         WINDOW=spec.window is not None,
-        OWN=True,
+        OWN=not how.apart,
         num_warps=4,
     )
     return shares

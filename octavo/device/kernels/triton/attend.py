@@ -14,10 +14,20 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
+def _together(d, ROTARY: tl.constexpr):
+    """Dimensions, with the word for the compiler that they lie side by side, as far as they do: it loads 16 bytes a
+    thread then, and keeps a head in one warp."""
+    if ROTARY % 16 == 0:
+        return tl.max_contiguous(tl.multiple_of(d, 8), 8)
+    else:
+        return d
+
+
+@triton.jit
 def partner(d, ROTARY: tl.constexpr):
     """The dimension that ``d`` turns with."""
     half: tl.constexpr = ROTARY // 2
-    return tl.where(d < half, d + half, tl.where(d < ROTARY, d - half, d))
+    return _together(tl.where(d < half, d + half, tl.where(d < ROTARY, d - half, d)), ROTARY)
 
 
 @triton.jit
@@ -25,9 +35,9 @@ def turning(cos, sin, position, stride, d, ROTARY: tl.constexpr):
     """cos and signed sin of each dimension at a position."""
     half: tl.constexpr = ROTARY // 2
     inside = d < ROTARY
-    at = position * stride + tl.where(d < half, d, d - half)
-    c = tl.load(cos + at, mask=inside, other=1.0)
-    s = tl.load(sin + at, mask=inside, other=0.0)
+    at = _together(tl.where(d < half, d, d - half), ROTARY)
+    c = tl.load(cos + position * stride + at, mask=inside, other=1.0)
+    s = tl.load(sin + position * stride + at, mask=inside, other=0.0)
     return c, tl.where(d < half, -s, s)
 
 

@@ -13,19 +13,21 @@ import triton.language as tl
 
 from octavo.device.kernels.triton.attend import LOG2E, partner, spots, turning
 from octavo.device.kernels.triton.decode import (
+    ahead,
     begun,
     gains,
     keep,
     leave,
     merged,
     nothing,
+    repeated,
     scores,
     span,
     tell,
     turned,
     weights,
 )
-from octavo.device.kernels.triton.pdl import await_inputs, fetch, release, yield_late
+from octavo.device.kernels.triton.pdl import await_inputs, release, yield_late
 
 
 @triton.jit(do_not_specialize=["rows", "programs", "window"])
@@ -182,18 +184,12 @@ def balanced(
             table + row * table_stride + ((first + t) * TILE) // PAGE, mask=(first + t) * TILE < end, other=0
         )
     else:
-        keys = (first + t) * TILE + tl.arange(0, TILE)
-        page = tl.load(table + row * table_stride + keys // PAGE, mask=keys < end, other=0)
+        start = (first + t) * TILE + tl.arange(0, TILE)
+        page = tl.load(table + row * table_stride + start // PAGE, mask=start < end, other=0)
     if AHEAD > 0:
-        keys = (first + t) * TILE + tl.arange(0, AHEAD)
-        held = tl.load(table + row * table_stride + keys // PAGE, mask=(keys >= low) & (keys < end), other=0)
-        LINE: tl.constexpr = 128 // (cache.dtype.element_ty.primitive_bitwidth // 8)
-        # lines that are not wanted are the null page's
-        there = cache + held.to(tl.int64) * page_stride
-        for line in tl.static_range((D + LINE - 1) // LINE):
-            fetch((there + (head * PAGE + keys % PAGE) * D + line * LINE).to(tl.int64))
-        for line in tl.static_range((DV + LINE - 1) // LINE):
-            fetch((there + value_offset + (head * PAGE + keys % PAGE) * DV + line * LINE).to(tl.int64))
+        pages = table + row * table_stride
+        v_head = value_offset + head * PAGE * DV
+        ahead((first + t) * TILE, low, end, pages, cache, head * PAGE * D, v_head, page_stride, D, DV, PAGE, AHEAD)
     maker0, splits0 = _pieces(unit - done0, its, share)
     begin = unit - done0
     pair = pair0
@@ -215,8 +211,9 @@ def balanced(
             pair = row * NK + head
             every = its
             base = qkv + row.to(tl.int64) * row_stride
-            live = (g < G)[:, None] & in_d[None, :]
-            at = base + (head * G + g)[:, None] * D
+            few = tl.arange(0, triton.next_power_of_2(G))
+            live = (few < G)[:, None] & in_d[None, :]
+            at = base + (head * G + few)[:, None] * D
             x = tl.load(at + d[None, :], mask=live, other=0.0).to(tl.float32)
             other = x
             qg, qgs = gains(q_gain, d, ds, D, DP, QN)
@@ -225,8 +222,9 @@ def balanced(
             if ROTARY > 0:
                 other = tl.load(at + ds[None, :], mask=live, other=0.0).to(tl.float32)
                 turn, back = turning(cos, sin, length - 1, rope_stride, d, ROTARY)
-            y = turned(x, other, qg[None, :], qgs[None, :], turn[None, :], back[None, :], eps, D, ROTARY, QN, 1)
-            q = y.to(qkv.dtype.element_ty)
+            asked = turned(x, other, qg[None, :], qgs[None, :], turn[None, :], back[None, :], eps, D, ROTARY, QN, 1)
+            asked = asked.to(qkv.dtype.element_ty)
+            q = repeated(asked, GP)
             m, total, acc = nothing(GP, DVP)
             if SINKS:
                 sink = tl.load(sinks + head * G + g, mask=(g < G) & (t == 0), other=0.0).to(tl.float32) * LOG2E
@@ -244,9 +242,9 @@ def balanced(
                     own_k = turned(own_x, own_other, kg, kgs, turn, back, eps, D, ROTARY, KN, 0)
                     own_k = own_k.to(qkv.dtype.element_ty)
                     slot = tl.load(slots + row)
-                    v_head = value_offset + head * PAGE * DV
-                    keep(cache, slot, own_k, own_v, head * PAGE * D, v_head, d, dv, page_stride, D, DV, PAGE)
-                    m, total, acc = begun(q, own_k, own_v, m, total, acc, scale, softcap, SOFTCAP)
+                    v_own = value_offset + head * PAGE * DV
+                    keep(cache, slot, own_k, own_v, head * PAGE * D, v_own, d, dv, page_stride, D, DV, PAGE)
+                    m, total, acc = begun(asked, own_k, own_v, m, total, acc, scale, softcap, GP, SOFTCAP)
         m, total, p, a = weights(scores(q, k, ok, scale, softcap, SOFTCAP, EXACT), ok, m, total)
         v = tl.load(
             spots(cache, spot, value_offset + head * PAGE * DV, keys, dv, DV, PAGE, PAGE >= TILE),

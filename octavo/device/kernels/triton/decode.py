@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from octavo.device.kernels.triton.attend import LOG2E, NEVER, capped, partner, spots, turning
-from octavo.device.kernels.triton.pdl import await_inputs, release, yield_late
+from octavo.device.kernels.triton.pdl import await_inputs, fetch, release, yield_late
 
 
 @triton.jit
@@ -46,6 +46,15 @@ def turned(
     if NORM:
         y = y * (1.0 / tl.sqrt_rn(tl.sum(x * x, AXIS, keep_dims=True) / D + eps))
     return y
+
+
+@triton.jit
+def repeated(x, GP: tl.constexpr):
+    """x [few, w] -> [GP, w]: its rows over and over. A matrix instruction takes 16 rows; what makes them ready is done
+    for those that there are."""
+    FEW: tl.constexpr = x.shape[0]
+    W: tl.constexpr = x.shape[1]
+    return tl.reshape(tl.broadcast_to(x[None, :, :], [GP // FEW, FEW, W]), [GP, W])
 
 
 @triton.jit
@@ -145,6 +154,33 @@ def _look(
 
 
 @triton.jit
+def ahead(
+    start,
+    low,
+    end,
+    pages,
+    cache,
+    k_head,
+    v_head,
+    page_stride,
+    D: tl.constexpr,
+    DV: tl.constexpr,
+    PAGE: tl.constexpr,
+    MANY: tl.constexpr,
+):
+    """Ask for MANY keys of a row from ``start`` on, and their values. Nothing is read, so that it may be done before
+    they are written."""
+    LINE: tl.constexpr = 128 // (cache.dtype.element_ty.primitive_bitwidth // 8)
+    keys = start + tl.arange(0, MANY)
+    page = tl.load(pages + keys // PAGE, mask=(keys >= low) & (keys < end), other=0)
+    spot = cache + page.to(tl.int64) * page_stride  # what is not wanted is the null page's
+    for line in tl.static_range((D + LINE - 1) // LINE):
+        fetch((spot + k_head + (keys % PAGE) * D + line * LINE).to(tl.int64))
+    for line in tl.static_range((DV + LINE - 1) // LINE):
+        fetch((spot + v_head + (keys % PAGE) * DV + line * LINE).to(tl.int64))
+
+
+@triton.jit
 def keep(
     cache,
     slot,
@@ -166,9 +202,10 @@ def keep(
 
 
 @triton.jit
-def begun(q, key, value, m, total, acc, scale, softcap, SOFTCAP: tl.constexpr):
-    """The running softmax with one key [d] and its value [dv]."""
-    score = tl.sum(q.to(tl.float32) * key.to(tl.float32)[None, :], 1) * scale
+def begun(q, key, value, m, total, acc, scale, softcap, GP: tl.constexpr, SOFTCAP: tl.constexpr):
+    """The running softmax of queries q [few, d] with one key [d] and its value [dv]."""
+    score = repeated(tl.sum(q.to(tl.float32) * key.to(tl.float32)[None, :], 1)[:, None], GP)
+    score = tl.reshape(score, [GP]) * scale
     if SOFTCAP:
         score = capped(score, softcap)
     score = score * LOG2E
@@ -208,9 +245,9 @@ def merged(m, total, acc, parts, stats, part, g, dv, G: tl.constexpr, DV: tl.con
 @triton.jit
 def tell(total, acc, out, token, head, g, dv, NH: tl.constexpr, G: tl.constexpr, DV: tl.constexpr):
     """What a running softmax comes to, for the query heads of a key-value head."""
-    total = tl.where(g < G, total, 1.0)
+    each = 1.0 / tl.where(g < G, total, 1.0)
     place = out + token.to(tl.int64) * (NH * DV) + (head * G + g)[:, None] * DV + dv[None, :]
-    tl.store(place, (acc / total[:, None]).to(out.dtype.element_ty), mask=(g < G)[:, None] & (dv < DV)[None, :])
+    tl.store(place, (acc * each[:, None]).to(out.dtype.element_ty), mask=(g < G)[:, None] & (dv < DV)[None, :])
 
 
 @triton.jit(do_not_specialize=["window", "table_stride"])
@@ -253,6 +290,7 @@ def decode(
     SPLITS: tl.constexpr,
     MERGE: tl.constexpr,
     EARLY: tl.constexpr,
+    AHEAD: tl.constexpr,
     STAGES: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
@@ -266,9 +304,10 @@ def decode(
 ):
     """One (key-value head, row, split) of rows with one query.
 
-    OWN: the row's own key and value start the softmax of split 0 from registers and go into their slot. MIXED: rows
-    with more than one token are left to ``pieces``, and ``ready`` has been here. MERGE 1: the last split to arrive
-    merges; 2: ``merge`` does. Before the wait nothing is read but tables, lengths and pages of earlier steps.
+    OWN: the row's own key and value start the softmax of split 0 from registers and go into their slot; else ``ready``
+    has been here. MIXED: rows with more than one token are left to ``pieces``. MERGE 1: the last split to arrive
+    merges; 2: ``merge`` does. Before the wait nothing is read but tables, lengths and pages of earlier steps. AHEAD:
+    keys that are on their way to the shared cache then.
     """
     release(PDL)
     head = tl.program_id(0)
@@ -289,6 +328,8 @@ def decode(
     pages = table + row * table_stride
     k_head = head * PAGE * D
     v_head = value_offset + head * PAGE * DV
+    if AHEAD > 0:
+        ahead(lo * TILE, low, end, pages, cache, k_head, v_head, page_stride, D, DV, PAGE, AHEAD)
     if EARLY:
         keys = lo * TILE + tl.arange(0, TILE)
         ok = (keys >= low) & (keys < end)
@@ -327,8 +368,9 @@ def decode(
     if idle:
         return
     base = qkv + token * row_stride
-    live = (g < G)[:, None] & in_d[None, :]
-    at = base + (head * G + g)[:, None] * D
+    few = tl.arange(0, triton.next_power_of_2(G))
+    live = (few < G)[:, None] & in_d[None, :]
+    at = base + (head * G + few)[:, None] * D
     x = tl.load(at + d[None, :], mask=live, other=0.0).to(tl.float32)
     other = x
     if ROTARY > 0:
@@ -340,8 +382,9 @@ def decode(
         if ROTARY > 0:
             own_other = tl.load(own_at + ds, mask=in_d, other=0.0).to(tl.float32)
         own_v = tl.load(base + (NH + NK) * D + head * DV + dv, mask=in_dv, other=0.0)
-    q = turned(x, other, qg[None, :], qgs[None, :], turn[None, :], back[None, :], eps, D, ROTARY, QN, 1)
-    q = q.to(qkv.dtype.element_ty)
+    asked = turned(x, other, qg[None, :], qgs[None, :], turn[None, :], back[None, :], eps, D, ROTARY, QN, 1)
+    asked = asked.to(qkv.dtype.element_ty)
+    q = repeated(asked, GP)
     m, total, acc = nothing(GP, DVP)
     if SINKS:
         if sp == 0:
@@ -351,7 +394,7 @@ def decode(
         if sp == 0:
             own_k = turned(own_x, own_other, kg, kgs, turn, back, eps, D, ROTARY, KN, 0).to(qkv.dtype.element_ty)
             keep(cache, slot, own_k, own_v, k_head, v_head, d, dv, page_stride, D, DV, PAGE)
-            m, total, acc = begun(q, own_k, own_v, m, total, acc, scale, softcap, SOFTCAP)
+            m, total, acc = begun(asked, own_k, own_v, m, total, acc, scale, softcap, GP, SOFTCAP)
     start = lo
     if EARLY:
         m, total, p, a = weights(scores(q, k0, ok, scale, softcap, SOFTCAP, EXACT), ok, m, total)

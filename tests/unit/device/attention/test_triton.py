@@ -18,6 +18,8 @@ CASES = [
     ),
     (Case(rotary=0, v_dim=8, sinks=True, window=1, page=4, rows=((9, 1), (6, 2))), Decode(16, 1, 1, True, 4, 2, 0)),
     (Case(rows=((70, 1), (0, 18)), page=16, heads=(2, 1), decodes=1), Decode(32, 4, 2, True, 4, 2, 0)),
+    (Case(rows=((70, 1), (1, 1), (33, 1)), page=16, heads=(6, 2), window=50), Decode(16, 2, 1, 32, 4, 2, 0, 2, 1)),
+    (Case(rows=((70, 1), (1, 1)), page=4, heads=(3, 1), decodes=2), Decode(16, 1, 1, 16, 4, 2, 0)),
 ]
 #: A program's share, in these: a part of a row, whole rows and parts, everything. Programs are of two multiprocessors.
 SHARED = [
@@ -40,11 +42,12 @@ def test_as_the_cpu_does(nth, monkeypatch):
 
 
 @interpreted
+@pytest.mark.parametrize("apart", [0, 1])
 @pytest.mark.parametrize("nth", range(len(SHARED)))
-def test_shares_of_equal_work_are_as_the_cpu_has_it(nth, monkeypatch):
+def test_shares_of_equal_work_are_as_the_cpu_has_it(nth, apart, monkeypatch):
     case, (tile, programs) = SHARED[nth]
     monkeypatch.setattr(triton, "processors", lambda _: 2)
-    agree(case, Decode(tile, 1, 1, 32, 4, 2, 0, programs), nth, monkeypatch)
+    agree(case, Decode(tile, 0, 1, 32, 4, 2, 0, programs, apart), nth, monkeypatch)
 
 
 def agree(case: Case, how: Decode, nth: int, monkeypatch) -> None:
