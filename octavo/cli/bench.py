@@ -131,6 +131,15 @@ def parser() -> Parser:
         help="instead: gaps between a neighbour's tokens, without and with N hostile ones",
     )
     grammar.add_argument("--step-ms", type=float, default=5.0, help="milliseconds a step of --flood's device (5)")
+    grammar.add_argument(
+        "--forced",
+        type=int,
+        nargs="*",
+        metavar="ROWS",
+        help="instead: a model's answers to agents, with and without drafts of what is forced, so many at once (1 8)",
+    )
+    grammar.add_argument("--pairs", type=int, default=7, help="runs of --forced, each with and without (7)")
+    grammar.add_argument("--dtype", help="of --forced's model")
     grammar.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
 
     for one in (throughput, latency, startup, step, serve):
@@ -319,13 +328,22 @@ def _grammar(args: Namespace) -> list[dict[str, Any]]:
     from octavo.bench.grammar import COLUMNS as columns
     from octavo.bench.grammar import GrammarLoad, grammar
 
-    load = GrammarLoad(
-        model=args.model, backend=args.backend, walks=args.walks, tokens=args.tokens,
-        flood=args.flood or 0, step_ms=args.step_ms,
-    )  # fmt: skip
-    if load.flood:
-        from octavo.bench.flood import COLUMNS as columns
-    records = grammar(load)
+    if args.forced is not None:
+        from octavo.bench.forced import COLUMNS as columns
+        from octavo.bench.forced import ForcedLoad, forced
+
+        rows = args.forced or ForcedLoad.rows
+        engine = {"model": args.model, "dtype": args.dtype}
+        given = {name: value for name, value in engine.items() if value is not None}
+        records = forced(ForcedLoad(rows=rows, pairs=args.pairs, engine=given))
+    else:
+        load = GrammarLoad(
+            model=args.model, backend=args.backend, walks=args.walks, tokens=args.tokens,
+            flood=args.flood or 0, step_ms=args.step_ms,
+        )  # fmt: skip
+        if load.flood:
+            from octavo.bench.flood import COLUMNS as columns
+        records = grammar(load)
     print("\n".join(json.dumps(one) for one in records))
     print(report.table(records, columns))
     return records

@@ -42,6 +42,8 @@ def stats(core: "EngineCore") -> dict[str, Any]:
         "plan_seconds": core.spent.plan,
         "launch_seconds": core.spent.launch,
         "wait_seconds": core.spent.wait,
+        "draft_tokens": book.drafted,
+        "accepted_tokens": book.accepted,
     }
 
 

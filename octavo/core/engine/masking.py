@@ -41,7 +41,7 @@ class Masking:
             request = self._book.at[plan.rows[index]]
             requests.append(request if request is not None and request.epoch == plan.epochs[index] else None)
         followers = [None if request is None or request.busy else _follower(request) for request in requests]
-        masks, left = self._grammars.masks(plan, followers)
+        masks, left = self._grammars.masks(plan, followers, self._scheduler.pace.step)
         for index, (request, follower) in enumerate(zip(requests, followers, strict=True)):
             if request is None:
                 continue
@@ -66,7 +66,7 @@ class Masking:
 
     def _take(self, request: Request, follower: Follower, tokens: list[int]) -> None:
         request.busy = True
-        work = Work(request, lambda: self._grammars.follow(follower, tokens))
+        work = Work(request, lambda: self._grammars.follow(follower, tokens), follower.clock)
         self.lane.take(work, follower.cost.mean)
 
     def arrived(self, work: Work[Request]) -> None:

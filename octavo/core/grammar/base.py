@@ -1,5 +1,6 @@
 """The Protocols of a grammar engine, and the table of the engines there are."""
 
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -27,6 +28,10 @@ class Grammar(Protocol):
     def fill_aside(self, bits: Ints) -> None:
         """``fill`` in such a thread."""
         self.fill(bits)
+
+    def clock_aside(self) -> float:
+        """Seconds of a processor that such a thread has used up to now, with what others did for it."""
+        return time.thread_time()
 
     def fill(self, bits: Ints) -> None:
         """Set the bits of the tokens that may come next; ``bits`` is int32 [ceil(V / 32)], zeroed. The ids that end an

@@ -3,7 +3,6 @@
 Its own limits bound the work of a mask; whatever passes them ends the request whose grammar it is.
 """
 
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,10 +13,11 @@ import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from octavo.common.math import cdiv
-from octavo.common.proc import stand_back
+from octavo.common.proc import clocked, stand_back
 from octavo.core.grammar import prepare
 from octavo.core.grammar.base import PARAM, Grammar, PassedLimits, allow
-from octavo.core.grammar.cost import DEAR
+from octavo.core.grammar.cost import DEAR, Telling
+from octavo.core.grammar.cuts import Cuts, Habits, named
 from octavo.core.grammar.trial import NICE
 from octavo.errors import BadRequest, Unsupported
 from octavo.wire.arrays import Ints
@@ -46,7 +46,6 @@ _FORCED = 512
 _VAIN, _OFTEN = 2, 4
 #: A grammar that is at its end at once.
 _NOTHING = 'start: ""'
-_TOKEN = re.compile(rb"\xff\[(\d{1,10})\]")
 
 
 class Guidance:
@@ -63,7 +62,7 @@ class Guidance:
         self.ends = vocabulary.eos
         self.words = cdiv(len(pieces), 32)
         self.aside = Aside(LLMatcher(self._tokenizer, _NOTHING, log_level=0), self.ends[0])
-        self._cuts = Cuts(pieces, frozenset(vocabulary.special))
+        self.cuts = Cuts(pieces, frozenset(vocabulary.special))
 
     def prepare(self, ref: GrammarRef) -> str:
         return prepare.llguidance(ref)
@@ -85,9 +84,6 @@ class Guidance:
     def matcher(self, text: str) -> LLMatcher:
         return LLMatcher(self._tokenizer, text, log_level=0, limits=LIMITS)
 
-    def cut(self, text: bytes, limit: int) -> list[int]:
-        return self._cuts(text, limit)
-
 
 class GuidanceTemplate:
     """``names``: whether the grammar may name tokens that are no text.
@@ -103,6 +99,8 @@ class GuidanceTemplate:
         self.engine = engine
         self.names = "<" in text
         self.looks, self.looked, self.worn = True, False, False
+        self.telling = Telling()
+        self.habits = Habits(engine.cuts)
         #: How often in a row an answer passed the limits with a lexer of its own too.
         self.vain = 0
         begin = time.thread_time()
@@ -130,6 +128,8 @@ class GuidanceGrammar(Grammar):
         self._beyond = 0
         #: Whether the library was asked for forced text of this answer.
         self._ahead = False
+        #: What it last said, and how many tokens had been said then.
+        self._coming, self._when = b"", 0
         #: Lexers that were made for this answer.
         self._renewals = 0
 
@@ -158,6 +158,9 @@ class GuidanceGrammar(Grammar):
             return True
         return self._matcher.is_error() and self._accept(token, aside=True)
 
+    def clock_aside(self) -> float:
+        return self._engine.aside.clock()
+
     def _takes(self, token: int) -> bool:
         return self._matcher.validate_tokens([token]) == 1 and self._matcher.consume_token(token)
 
@@ -172,8 +175,8 @@ class GuidanceGrammar(Grammar):
             allow(bits, self._engine.ends)
             return
         # Asked for forced text, the library goes ahead over it, and then cannot tell the mask of a token that has none.
-        if self._ahead and self._template.names and (named := _TOKEN.match(self._forced_text())):
-            allow(bits, (int(named[1]),))
+        if self._ahead and self._template.names and (mark := named(self._forced_text())):
+            allow(bits, (int(mark[1]),))
             return
         words = self._engine.words
         part = bits if len(bits) == words else bits[:words]
@@ -195,20 +198,25 @@ class GuidanceGrammar(Grammar):
             raise PassedLimits(self._why())
 
     def forced(self, limit: int) -> list[int]:
+        habits = self._template.habits
+        # Only now is it sure what was said: whoever looks ahead takes back what it let the grammar accept.
+        habits.learn(self._coming, self._said[self._when :])
+        self._coming, self._when = b"", len(self._said)
         if self._beyond or self._matcher.is_stopped():
             return []
-        return self._engine.cut(self._forced_text()[:_FORCED], limit)
+        self._coming = self._forced_text()[:_FORCED]
+        return habits.cut(self._coming, limit)
 
     def _forced_text(self) -> bytes:
-        """The library holds the interpreter's lock while it looks for it, so where that takes long it is not asked
-        again."""
+        """The library holds the interpreter's lock while it looks for it, so where that takes long, and not by chance,
+        it is not asked again."""
         template = self._template
         if not template.looks:
             return b""
         self._ahead = template.looked = True
         begin = time.thread_time()
         text = self._matcher.compute_ff_bytes()
-        if time.thread_time() - begin > DEAR:
+        if not template.telling.quick(time.thread_time() - begin):
             template.looks = False
             if self._may_renew(False):
                 self._anew()
@@ -278,51 +286,20 @@ class Aside:
         executor.unsafe_compute_mask_ptr([(matcher, 0), (ended, 1)], lines.ctypes.data, bits.nbytes, 2)
         bits[:] = lines[0]
 
+    def clock(self) -> float:
+        """Seconds of a processor that the thread which asks has used, and the library's thread for it: not those that
+        they waited for one, which a thread that stands back does for longer than any mask takes."""
+        self._ready()
+        return time.thread_time() + self._mine.clock()
+
     def _ready(self) -> tuple[LLExecutor, LLMatcher]:
         mine = self._mine
         if not hasattr(mine, "executor"):
             mine.ended = self._ended.deep_copy()
             # Its thread takes over the priority of whoever makes it.
             with ThreadPoolExecutor(1, "octavo-grammar-aside", stand_back, (NICE,)) as behind:
-                mine.executor = behind.submit(LLExecutor, 1).result()
+                mine.executor, mine.clock = behind.submit(clocked, lambda: LLExecutor(1)).result()
         return mine.executor, mine.ended
-
-
-class Cuts:
-    """Cuts text into tokens, the longest first. The token that reaches the end is left out: the model may take a
-    longer one there."""
-
-    def __init__(self, pieces: Sequence[bytes], special: frozenset[int]):
-        # At once: it takes tens of milliseconds, which nobody has time for later.
-        self._ids: dict[bytes, int] = {}
-        for token, piece in enumerate(pieces):
-            if piece and token not in special:
-                self._ids.setdefault(piece, token)
-        self._longest = min(max(map(len, self._ids), default=0), 64)
-
-    def __call__(self, text: bytes, limit: int) -> list[int]:
-        if not text:
-            return []
-        found: list[int] = []
-        at = 0
-        while at < len(text) and len(found) < limit:
-            named = _TOKEN.match(text, at)  # a token that is no text, written by its id
-            length = len(named[0]) if named else self._length(text, at)
-            at += length
-            if named:
-                found.append(int(named[1]))
-            elif length == 0 or at == len(text):
-                break
-            else:
-                found.append(self._ids[text[at - length : at]])
-        return found
-
-    def _length(self, text: bytes, at: int) -> int:
-        """Bytes of the longest token that the text at ``at`` begins with; 0 for none."""
-        for length in range(min(self._longest, len(text) - at), 0, -1):
-            if text[at : at + length] in self._ids:
-                return length
-        return 0
 
 
 class _Source:

@@ -29,26 +29,27 @@ CLOSE = 2.0
 
 class Work(Generic[T]):
     """Of the request ``key``: ``run`` gives what ``line`` then is, or says by ``fault`` why there is none. It took
-    ``seconds``, of which some may have been others'."""
+    ``seconds`` by ``clock``, which is asked in the lane's thread."""
 
-    __slots__ = ("begun", "fault", "key", "line", "run", "seconds")
+    __slots__ = ("begun", "clock", "fault", "key", "line", "run", "seconds")
 
-    def __init__(self, key: T, run: Callable[[], Ints | str]):
+    def __init__(self, key: T, run: Callable[[], Ints | str], clock: Callable[[], float] = time.thread_time):
         self.key = key
         self.run = run
+        self.clock = clock
         self.line: Ints | None = None
         self.fault: str | None = None
         self.seconds = 0.0
         self.begun: float | None = None
 
     def do(self) -> None:
-        begin = time.monotonic()
+        begin = self.clock()
         try:
             said = self.run()
         except BaseException as error:  # a panic of a library is no Exception; a thread has nobody to tell
             log.exception("a grammar could not be followed")
             said = f"the grammar could not be followed: {type(error).__name__}: {error}"
-        self.seconds = time.monotonic() - begin
+        self.seconds = self.clock() - begin
         if isinstance(said, str):
             self.fault = said
         else:

@@ -68,6 +68,10 @@ class Follower:
     def dear(self) -> bool:
         return self.cost.dear
 
+    def clock(self) -> float:
+        """Seconds of a processor that ``follow`` has taken in this thread, and other work of it."""
+        return self._grammar.clock_aside()
+
     def accept(self, token: int) -> bool:
         """Follow a token that was said. False: it breaks the grammar."""
         self.ready = None
@@ -278,15 +282,18 @@ class Grammars(Generic[T]):
                 self._patient = ThreadPoolExecutor(1, "octavo-grammar")
             return self._patient
 
-    def masks(self, plan: StepPlan, followers: Sequence[Follower | None]) -> tuple[GrammarMasks, set[int]]:
+    def masks(
+        self, plan: StepPlan, followers: Sequence[Follower | None], step: float = 0.0
+    ) -> tuple[GrammarMasks, set[int]]:
         """Masks for ``plan.masked``, whose followers these are; None (the request has just ended) allows everything.
-        What each takes is told to its ``cost``; one that turns out to be dear keeps its mask, so that it is not made
-        again. Also the indexes of followers that got no mask, but lines that allow everything: they are dear, or the
-        step has spent what it may on masks."""
+        ``step``: seconds that one takes, 0 where that is not known. What each mask takes is told to its ``cost``; one
+        that turns out to be dear keeps its mask, so that it is not made again. Also the indexes of followers that got
+        no mask, but lines that allow everything: they are dear, or the step has spent what it may on masks."""
         drafts = _drafts(plan) if len(plan.draft_tokens) else [[]] * len(plan.masked)
         bits = np.zeros((len(drafts) + sum(map(len, drafts)), self._words), np.int32)
         left: set[int] = set()
-        at, allowed, most = 0, budget(len(followers)), share(len(followers))
+        # Who makes many masks at once for drafts makes fewer later, so that each of a window's has its time.
+        at, allowed, most = 0, budget(len(bits), step), share(len(followers), step)
         # A clock of the thread costs more than most masks do, so it is asked only about what seems to take long.
         spent, counted = time.thread_time(), 0.0
         first = now = time.perf_counter()

@@ -64,6 +64,8 @@ class Book:
         self.followers = 0
         #: Rows whose steps have results that are fetched apart.
         self.bulky = 0
+        #: Drafts that have come back, and those of them that were right.
+        self.drafted = self.accepted = 0
         #: Rows whose drafts are in flight.
         self.verifying = 0
         #: Rows that are held, and what they have said that their grammars have not followed yet.

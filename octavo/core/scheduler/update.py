@@ -193,6 +193,8 @@ class Updater:
         counters = book.counters
         counters.drafts += len(rows)
         counters.draft_tokens += int(drafts.sum())
+        book.drafted += int(drafts.sum())
+        book.accepted += int(right.sum())
         places = np.bincount(right)[::-1].cumsum()[::-1][1:].tolist()
         counters.accepted = [sum(pair) for pair in zip_longest(counters.accepted, places, fillvalue=0)]
         self._said(rows, ints(tokens[np.arange(len(rows)), right]), length, counts)

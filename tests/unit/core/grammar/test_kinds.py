@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.core.grammar.base import allows
-from octavo.core.grammar.guidance import Cuts, Guidance
+from octavo.core.grammar.cuts import AHEAD, KEPT, Cuts, Habits
+from octavo.core.grammar.guidance import Guidance
 from octavo.core.grammar.manager import Follower
 from octavo.core.grammar.reasoning import Reasoning
 from octavo.errors import BadRequest
@@ -340,12 +341,53 @@ def test_looking_ahead_changes_nothing(text, random):
 
 
 def test_text_is_cut_into_the_longest_tokens():
-    cuts = Cuts(PIECES, frozenset({EOS, THINK_END, 261}))
-    assert cuts(b'{"name":x', 10) == [257, 259, 258]
-    assert cuts(b"</think>x", 3) == [ord("<"), ord("/"), ord("t")]
-    assert cuts(b"\xff[261]ab", 5) == [261, 97]
-    assert cuts(b"", 5) == []
-    assert Cuts((b"a",), frozenset())(b"ab", 5) == [0]
+    cut = Habits(Cuts(PIECES, frozenset({EOS, THINK_END, 261}))).cut
+    assert cut(b'{"name":x', 10) == [257, 259, 258]
+    assert cut(b"</think>x", 3) == [ord("<"), ord("/"), ord("t")]
+    assert cut(b"\xff[261]ab", 5) == [261, 97]
+    assert cut(b"", 5) == []
+    assert Habits(Cuts((b"a",), frozenset())).cut(b"ab", 5) == [0]
+
+
+def test_text_is_cut_as_it_was_said_before():
+    habits = Habits(Cuts(PIECES, frozenset({EOS, THINK_END, 261})))
+    letters = [*b"name"]
+    habits.learn(b'{"name":', [257, *letters, 258])
+    assert habits.cut(b'{"name":', 9) == [257, *letters, 258]  # what was said at the end is no guess any more
+    assert habits.cut(b'name":', 9) == [*letters, 258]  # the way there does not matter
+    assert habits.cut(b'{"name":x', 9) == [257, 259, 258]  # what comes behind it does
+    habits.learn(b'{"name":', [257, 259, 258])
+    assert habits.cut(b'{"name":', 9) == [257, 259, 258]  # the newest counts
+    habits.learn(b'{"na', [257, 259])
+    assert habits.cut(b'{"na', 9) == [257]  # a token went beyond the end, so that nothing can be said of it
+    long = b"x" * 2 * AHEAD
+    habits.learn(long, [*long])
+    assert habits.cut(long, 99) == [*long]
+
+
+def test_habits_are_kept_within_bounds():
+    habits = Habits(Cuts(PIECES, frozenset({EOS})))
+    for number in range(2 * KEPT):
+        text = b"%06d" % number
+        habits.learn(text, [*text])
+        assert len(habits._said) <= KEPT
+    assert habits.cut(text, 9) == [*text]
+
+
+NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+
+def test_answers_teach_drafts_how_the_model_cuts_and_guesses_do_not():
+    template = bound().build(bound().prepare(GrammarRef("json_schema", json.dumps(NAMED), whitespace="")))
+    said = [*b'{"name":"']
+    for answer in range(3):
+        follower = Follower(template.open(), Reasoning(GrammarRef("json_schema", "")), (EOS,), (EOS,))
+        drafts = follower.drafts(16)
+        assert drafts == (said if answer else [257, 259, 258])
+        window = np.zeros((len(drafts) + 1, WORDS), np.int32)
+        follower.fill_window(window, drafts)  # looks ahead, and takes it back
+        assert all(follower.accept(token) for token in said)
+        assert follower.drafts(16) == []
 
 
 def test_a_grammar_that_breaks_in_a_window_ends_its_own_request():

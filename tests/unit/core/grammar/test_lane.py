@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from octavo.common.proc import clocked
 from octavo.core.grammar.base import Grammar
-from octavo.core.grammar.cost import DEAR, DEAR_MEAN, GOOD, STEP, USUAL, Cost, budget, share
+from octavo.core.grammar.cost import DEAR, DEAR_MEAN, FORGIVEN, GOOD, PART, STEP, USUAL, Cost, budget, share
 from octavo.core.grammar.lane import Lane, Work
 from octavo.core.grammar.manager import Follower, Grammars
 from octavo.core.grammar.reasoning import FREE, Reasoning
@@ -37,6 +38,50 @@ def test_one_dear_mask_makes_a_grammar_dear_and_many_cheap_ones_make_it_cheap_ag
     first, second = (cheap_again(cost) for _ in range(2))
     assert first >= GOOD
     assert first + GOOD <= second < 3 * GOOD  # the next time it takes longer
+
+
+def test_a_mask_that_was_dear_alone_is_soon_forgotten():
+    """However long it took: a machine that others share may stand still for longer than any mask takes."""
+    cost = Cost()
+    for _ in range(20):
+        cost.took(100 * DEAR)
+        assert cost.dear
+        masks = 0
+        while cost.dear:
+            cost.took(USUAL / 2)
+            masks += 1
+        assert masks <= 2 * GOOD
+        for _ in range(2 * FORGIVEN):
+            cost.took(USUAL / 2)
+    assert not cost.dear
+
+
+def test_what_is_dear_again_and_again_is_cheap_for_less_and_less():
+    cost = Cost()
+    dear = 0
+    for number in range(20 * GOOD):
+        dear += cost.dear
+        cost.took(2 * DEAR if not cost.dear else USUAL)
+        assert number < 2 * GOOD or dear > number / 2
+
+
+def test_first_masks_do_not_make_a_grammar_dear_by_the_dearest_of_them():
+    cost = Cost(DEAR * 0.9, mean=USUAL)
+    cost.took(USUAL)
+    assert not cost.dear
+    assert Cost(DEAR * 0.9).mean == DEAR * 0.9
+
+
+def test_slow_steps_have_more_time_for_masks():
+    assert budget(8, 32 * STEP) == 32 * STEP * PART > budget(8)
+    assert budget(8, STEP) == budget(8)
+    assert share(8) < share(8, 32 * STEP) <= DEAR_MEAN
+    cost = Cost()
+    for _ in range(100):
+        cost.took(DEAR_MEAN * 0.9, share(8, 1.0))
+    assert not cost.dear
+    cost.took(DEAR_MEAN * 0.9)  # by a thread, which knows of no rows
+    assert not cost.dear
 
 
 def test_many_rows_have_less_each_but_what_is_usual():
@@ -91,10 +136,11 @@ def clock(monkeypatch):
     return now
 
 
-def masks_of(followers):
+def masks_of(followers, drafts=0):
     count = len(followers)
     rows = np.arange(count, dtype=np.int32)
-    plan = StepPlan(0, Kind.DECODE, rows=rows, masked=rows, drafts=np.zeros(count, np.int32))
+    each, tokens = np.full(count, drafts, np.int32), np.ones(count * drafts, np.int32)
+    plan = StepPlan(0, Kind.DECODE, rows=rows, masked=rows, drafts=each, draft_tokens=tokens)
     masks, left = Grammars(None, 32, lambda key, outcome: None).masks(plan, followers)
     return masks.bits[:, 0].tolist(), left
 
@@ -120,12 +166,53 @@ def test_a_step_spends_so_much_on_masks_and_no_more(clock):
     assert (bits, left) == ([2, 2] + [-1] * 6, set(range(2, 8)))
 
 
+def test_windows_of_drafts_have_time_for_each_of_their_masks(clock):
+    some = [follower(Clocked(clock, USUAL * 0.9)) for _ in range(4)]
+    _, left = masks_of(some, drafts=15)
+    assert clock[0] > budget(len(some))
+    assert left == set()
+
+
 def test_what_is_forced_is_not_asked_for_again_where_that_took_long(clock):
     quick, slow = follower(Clocked(clock, USUAL)), follower(Clocked(clock, 2 * DEAR))
-    for one in (quick, slow):
+    for one in (quick, slow, quick, slow):  # once may be the machine's doing
         assert one.drafts(2) == [1, 1]
     assert quick.drafts(2) == [1, 1]
     assert slow.drafts(2) == []
+    rarely = Cost()
+    for _ in range(3):
+        rarely.guessed(2 * DEAR)
+        for _ in range(FORGIVEN):
+            assert rarely.guesses
+            rarely.guessed(USUAL)
+
+
+def test_work_takes_what_its_clock_says():
+    said: queue.Queue = queue.Queue()
+    lane: Lane[int] = Lane(said.put)
+    now = iter((3.0, 5.5))
+    lane.take(Work(1, lambda: LINE, now.__next__), 0.0)
+    assert said.get(timeout=PATIENCE).seconds == 2.5
+    lane.close()
+
+
+def test_a_clock_of_another_thread_counts_its_work():
+    go, done, end = (threading.Event() for _ in range(3))
+
+    def work():
+        go.wait(PATIENCE)
+        sum(range(100_000))
+        done.set()
+        end.wait(PATIENCE)
+
+    thread = threading.Thread(target=work)
+    _, clock = clocked(thread.start)
+    before = clock()
+    go.set()
+    assert done.wait(PATIENCE)
+    assert clock() > before
+    end.set()
+    thread.join(PATIENCE)
 
 
 def test_what_is_less_dear_goes_first():
