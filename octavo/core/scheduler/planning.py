@@ -34,6 +34,9 @@ AHEAD = 64
 #: When one row gets pages, so do those that need some within so many tokens: telling the device of pages costs it the
 #: same for one row as for all.
 SOON = 16
+#: Nobody is admitted onto pages that those who run will take within so many tokens: the newcomer would be preempted
+#: soon. With 16 and with 64 a full cache makes fewer tokens a second (`octavo bench pressure`).
+KEPT = 32
 #: So many requests that wait for others' pages are passed over in a step; behind them nobody is looked at.
 FOLLOWERS = 64
 #: Pages of those who wait that one step hashes, 2 to 3 microseconds each: long prompts that arrive together must not
@@ -244,14 +247,12 @@ class Planner:
             whole = kv.need(length)
             need = whole - held
             if promised is None:
-                promised = self._promised()
-            # Those who run will want a page each before long; without that margin the newcomer would be preempted.
-            margin = len(book.running) * kv.groups
+                promised = self._promised() + self._kept()
             take = self._share(request, length - cached, left, len(book.queue) > 1)
             if not take:
                 break
             first = kv.missing(match.tables, cached + take)
-            if kv.pool.free - idle < max(need + promised + margin if book.running else need, first):
+            if kv.pool.free - idle < max(need + promised if book.running else need, first):
                 break
             book.queue.pop()
             if match.pages:
@@ -262,7 +263,7 @@ class Planner:
             book.announce(request, hashes, match.pages)
             if first:
                 book.grow(request, first // kv.groups)
-            promised += max(0, whole - kv.held(request.tables))
+            promised += max(0, whole - kv.held(request.tables)) + kv.groups
             pieces.append(self._piece(request, take))
             left -= take
             self._tell_admission(request, row, cached, now)
@@ -292,6 +293,12 @@ class Planner:
             max(0, kv.need(int(self.book.columns.length[request.row])) - kv.held(request.tables))
             for request in self.book.prefilling
         )
+
+    def _kept(self) -> int:
+        """Pages that those who run will take within ``KEPT`` tokens, one each in every group at most."""
+        block = self.book.columns.block[:, self.book.order]
+        soon = (block[CAPACITY] - block[COMPUTED] < KEPT) & (block[CAPACITY] < block[LIMIT] - 1)
+        return int(np.count_nonzero(soon)) * self.book.kv.groups
 
     def _tell_admission(self, request: Request, row: int, cached: int, now: float) -> None:
         if request.scheduled:
