@@ -221,6 +221,17 @@ def test_first_come_first_served_and_priority():
         assert [new.sampling.seed for plan in plans for new in plan.new] == order
 
 
+@pytest.mark.parametrize(("known", "running"), [(64 - planning.KEPT, 2), (65 - planning.KEPT, 1)])
+def test_a_newcomer_leaves_the_pages_that_those_who_run_take_soon(known, running):
+    core = make({"page_sizes": (64,)}, page=64, memory=(4 + 1) * 64 * 4, max_model_len=256, max_num_batched_tokens=256)
+    core.add([ask(0, [1] * known, 60)])
+    steps(core, 1, {})
+    core.add([ask(1, [2] * 129, 60)])  # three pages, all that are free
+    steps(core, 1, {})
+    assert core.call("stats")["running"] == running
+    core.close()
+
+
 def test_the_worst_rank_is_preempted_and_comes_back():
     # Two requests that together need more pages than there are.
     core = make(policy="priority", memory=4 * 4 * 18, max_num_batched_tokens=64)
