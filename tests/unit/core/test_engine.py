@@ -225,7 +225,7 @@ def test_first_come_first_served_and_priority():
 def test_a_newcomer_leaves_the_pages_that_those_who_run_take_soon(known, running):
     core = make({"page_sizes": (64,)}, page=64, memory=(4 + 1) * 64 * 4, max_model_len=256, max_num_batched_tokens=256)
     core.add([ask(0, [1] * known, 60)])
-    steps(core, 1, {})
+    steps(core, 2, {})  # launched, and retired
     core.add([ask(1, [2] * 129, 60)])  # three pages, all that are free
     steps(core, 1, {})
     assert core.call("stats")["running"] == running
