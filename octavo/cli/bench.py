@@ -99,14 +99,21 @@ def parser() -> Parser:
     host.add_argument("--functions", type=int, default=0, help="so many, by their own time under a profiler (0)")
     host.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
 
-    pressure = kinds.add_parser("pressure", help="what a full KV cache costs: preemption, in counted time")
+    pressure = kinds.add_parser("pressure", help="what a full KV cache costs: preemption")
     pressure.add_argument("--num-prompts", type=int, default=512, help="requests (512)")
-    pressure.add_argument("--seed-prompts", type=int, default=0, help="seed of prompts and lengths (0)")
+    pressure.add_argument(
+        "--output-len", type=int, nargs=2, default=[512, 2048], metavar=("LEAST", "MOST"),
+        help="tokens of an answer, drawn between these (512 2048)",
+    )  # fmt: skip
     pressure.add_argument(
         "--shares", type=float, nargs="+", default=[0.9, 0.8, 0.6], metavar="SHARE",
         help="caches, as shares of what all that run would hold (0.9 0.8 0.6)",
     )  # fmt: skip
-    pressure.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
+    pressure.add_argument("--repeats", type=int, default=1, help="runs of each; the best counts (1)")
+    pressure.add_argument(
+        "--model", metavar="MODEL", help="directory, GGUF file or hub name (none: a fake device, whose time is counted)"
+    )
+    add_flags(pressure, EngineArgs, skip=("model", "disable_log_stats"))
 
     parsers = kinds.add_parser("parsers", help="64 kB of one argument through every chat format's parser")
     parsers.add_argument("--repeats", type=int, default=3, help="runs of each (3)")
@@ -142,7 +149,7 @@ def parser() -> Parser:
     grammar.add_argument("--dtype", help="of --forced's model")
     grammar.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
 
-    for one in (throughput, latency, startup, step, serve):
+    for one in (throughput, latency, startup, step, pressure, serve):
         seed = ("--seed-prompts", "--seed") if one is serve else ("--seed-prompts",)  # the others' engines have one
         one.add_argument(*seed, type=int, default=0, help="seed of prompts and lengths (0)")
         one.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
@@ -305,7 +312,27 @@ def _pressure(args: Namespace) -> list[dict[str, Any]]:
 
     if not all(0 < share <= 1 for share in args.shares):
         raise ConfigError(f"--shares must be over 0 and at most 1, got {' '.join(map(str, args.shares))}")
-    records = pressure(PressureLoad(work=growing(args.num_prompts, args.seed_prompts), shares=args.shares))
+    least, most = args.output_len
+    if least > most:
+        raise ConfigError(f"--output-len is the least and the most, got {least} {most}")
+    engine, label = _engine(args)
+    if args.model is None:
+        if engine:
+            raise ConfigError(
+                f"--{next(iter(engine)).replace('_', '-')} says how a model is run; name one with --model"
+            )
+        label = args.label or PressureLoad.label
+    load = PressureLoad(
+        work=growing(args.num_prompts, args.seed_prompts, (least, most)),
+        shares=args.shares,
+        engine=None if args.model is None else engine,
+        label=label,
+        repeats=args.repeats,
+    )
+    records = []
+    for one in pressure(load):
+        print(json.dumps(one), flush=True)
+        records.append(one)
     print(report.table(records, columns))
     return records
 
