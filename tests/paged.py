@@ -112,7 +112,7 @@ def outputs(
         batch = step_of([done[row] for row in rows], picked, tables[rows], case.page, device)
         qkv = torch.from_numpy(rng.normal(size=(sum(picked), sum(layer.sizes)))).to(rounded).to(device, dtype)
         with torch.inference_mode():
-            out = backend.attend(layer, qkv, cache, backend.plan(batch, spec, 0, layer.q_heads))
+            out = backend.attend(layer, qkv, cache, backend.plan(batch, spec, 0))
         found.append(out.float().cpu())
         for row in rows:
             done[row] += takes[row]

@@ -20,7 +20,7 @@ IN_FLIGHT = 40 << 10
 #: Bytes of a line of the shared cache; numbers have two.
 _LINE = 64
 #: Tiles of a product that are tried, of so many shapes, and ways to decode of a number of pairs.
-TILES, SHAPES, WAYS = 36, 12, 48
+TILES, SHAPES, WAYS = 36, 12, 56
 
 
 def tiles(key: tuned.Linear) -> list[Tile]:
@@ -95,37 +95,31 @@ def _promise(how: Tile, key: tuned.Linear) -> float:
 
 def ways(key: tuned.Decode) -> list[Decode]:
     """Of decode: what is in use first, then at most ``WAYS`` others."""
-    found = [decode_rule(key.pairs)]
+    found = {decode_rule(key.pairs): None}
     least = min(PROCESSORS // 2, 8 * key.pairs)
     counts = [s for s in (1, 2, 4, 8, 16) if s == 1 or least <= key.pairs * s <= SPLIT_LIMIT]
     counts = [s for s in counts if s > 1 or key.pairs >= PROCESSORS // 3]
-    loads = [(64, 4, 3), (64, 4, 2), (128, 4, 2), (64, 2, 3), (32, 4, 3), (32, 2, 3)]
-    if key.pairs >= 3 * PROCESSORS:  # what matters is how many programs a multiprocessor holds
-        loads += [(32, 2, 2), (32, 4, 2), (64, 2, 2), (32, 2, 4)]
-    loads += [(64, 4, 4), (128, 8, 2), (32, 4, 4)]
-    even = [how for how in _even(key) if key.pairs > PROCESSORS // 3]
-    for load in loads:
+    # keys of a tile, warps, stages, programs of a multiprocessor
+    many = [(64, 4, 2, 4), (16, 1, 3, 0), (32, 1, 3, 0), (64, 4, 3, 0), (64, 4, 2, 0), (64, 4, 3, 3), (32, 4, 3, 0)]
+    few = [(64, 4, 3, 0), (64, 4, 2, 0), (128, 4, 2, 0), (64, 2, 3, 0), (32, 4, 3, 0), (32, 2, 3, 0)]
+    rest = [(16, 1, 4, 0), (32, 2, 3, 0), (32, 1, 2, 0), (128, 4, 2, 0), (64, 4, 4, 0), (32, 4, 4, 0), (128, 8, 2, 0)]
+    # what matters where pairs are many is how many programs a multiprocessor holds
+    loads = [*many, *rest] if key.pairs >= 3 * PROCESSORS else [*few[:3], *many, *few[3:], *rest]
+    starts = (1, FIRST), (64, FIRST), (1, AFTER), (0, FIRST)
+    for tile, warps, stages, programs in loads:
         for splits in counts:
-            for early, pdl in ((True, AFTER), (False, FIRST), (True, FIRST)):
+            for early, pdl in starts:
+                if early == 1 and warps == 1:
+                    continue  # a tile is more than one warp's registers
                 for merge in (1, 2) if splits >= 8 and pdl == FIRST else (1,):
-                    tile, warps, stages = load
-                    how = Decode(tile, splits, merge, early, warps, stages, pdl)
-                    if how not in found:
-                        found.append(how)
-    return [*found[: 1 + WAYS - len(even)], *even]
+                    found[Decode(tile, splits, merge, early, warps, stages, pdl, programs)] = None
+    return list(found)[: 1 + WAYS]
 
 
-def _even(key: tuned.Decode) -> Iterator[Decode]:
-    """Shares of equal work, by as many programs as a multiprocessor holds at once."""
-    starts = (64, FIRST), (128, AFTER), (0, AFTER)
-    for nth, (tile, warps, stages, programs) in enumerate(
-        (
-            (64, 4, 3, 3), (64, 4, 4, 2), (64, 4, 2, 4), (32, 4, 4, 4), (64, 4, 3, 2), (64, 4, 2, 3), (32, 4, 6, 3),
-            (32, 4, 4, 3), (32, 4, 8, 2), (64, 8, 4, 2), (64, 4, 6, 1), (128, 8, 3, 1),
-        )
-    ):  # fmt: skip
-        # keys and values of tiles on their way, and queries, weights and what a program costs by itself
-        each = 4 * tile * key.head_dim * max(stages - 1, 1) + (9 << 10)
-        if programs * each <= MEMORY:
-            for early, pdl in starts[: 3 if nth < 4 else 1]:
-                yield Decode(tile, 0, 1, early, warps, stages, pdl, programs)
+def roomy(how: Tile, key: tuned.Linear) -> Tile | None:
+    """The same with as many loads in flight as leave room for no second program beside it: programs that start while
+    those of the kernel before still run go where room is, two to one multiprocessor and none to another."""
+    each = 2 * how.k * (how.m + how.n)
+    stages = cdiv(MEMORY // 2, each)
+    turns = key.k // how.splits // how.k
+    return how._replace(stages=stages) if how.stages < stages <= turns and stages * each <= SHARED else None

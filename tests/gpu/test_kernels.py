@@ -27,8 +27,8 @@ SIZES = [
 ]
 
 
-#: As the table or the rule says, and rows cut into shares of equal work.
-HOW = {"chosen": None, "even": Decode(64, 0, 1, 64, 4, 3, 2, 3), "apart": Decode(32, 2, 1, 64, 4, 3, 1, 4, 1)}
+#: As the table or the rule says, and ways that it may say.
+HOW = {"chosen": None, "narrow": Decode(16, 1, 1, 64, 1, 3, 2), "many": Decode(64, 1, 1, 1, 4, 2, 2, 4)}
 
 
 @pytest.mark.parametrize("how", HOW)

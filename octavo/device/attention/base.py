@@ -127,9 +127,8 @@ class AttentionBackend(Protocol):
         larger than needed, its ``pages`` equal parts are the pages.
         """
 
-    def plan(self, batch: InputBatch, spec: KVSpec, group: int, q_heads: int) -> Any:
-        """The step's metadata for layers of ``group``: made once a step and group, of device operations alone.
-        ``q_heads``: of its first layer."""
+    def plan(self, batch: InputBatch, spec: KVSpec, group: int) -> Any:
+        """The step's metadata for layers of ``group``: made once a step and group, of device operations alone."""
 
     def attend(self, layer: LayerAttention, qkv: Tensor, cache: KVCache, meta: Any) -> Tensor:
         """qkv [T, sum(layer.sizes)], used up by it -> [T, Hq * Dv]. Writes the step's keys and values to the cache."""

@@ -130,7 +130,7 @@ class CPUAttention:
         held = raw.view(kind).unflatten(0, (pages, -1))[:, : page * width]
         return KVCache(held.unflatten(1, (page, width)), page)
 
-    def plan(self, batch: InputBatch, spec: KVSpec, group: int, q_heads: int) -> CPUMeta:
+    def plan(self, batch: InputBatch, spec: KVSpec, group: int) -> CPUMeta:
         masks = self._masks
         assert masks is not None, "a plan before any cache"
         if self.fixed:

@@ -7,8 +7,7 @@ KV cache: page p of a layer is [Hk, page, D] keys and then [Hk, page, Dv] values
 import importlib.util
 import os
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,14 +29,12 @@ class Decode(NamedTuple):
     """How decode runs.
 
     tile       keys of a tile
-    splits     of a row, at most; 0: all rows' tiles are shared evenly (``kernels.triton.balance``)
-    merge      who merges splits: 1 the last to arrive, 2 a kernel
+    splits     of a row, at most
+    merge      who merges them: 1 the last to arrive, 2 a kernel
     early      1: a first tile is in registers before the inputs are there; more: so many keys are on their way to the
                shared cache
     warps, stages, pdl   as ever
-    programs   that a multiprocessor has registers for, at least; 0: whatever the compiler takes. Even shares are for
-               just so many
-    apart      1: a kernel of its own makes queries and keys ready
+    programs   that a multiprocessor has registers for, at least; 0: whatever the compiler takes
     """
 
     tile: int
@@ -48,7 +45,6 @@ class Decode(NamedTuple):
     stages: int
     pdl: int
     programs: int = 0
-    apart: int = 0
 
 
 def choose(pairs: int, group: int, head_dim: int) -> Decode:
@@ -57,12 +53,6 @@ def choose(pairs: int, group: int, head_dim: int) -> Decode:
     if known is None or ((how := Decode._make(known)).splits > 1 and pairs * how.splits > SPLIT_LIMIT):
         return rule(pairs)
     return how
-
-
-@lru_cache
-def processors(device: torch.device) -> int:
-    """Multiprocessors of a GPU; those of an H200 where there is none."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
 
 
 def rule(pairs: int) -> Decode:
@@ -105,8 +95,7 @@ def choose_ready(heads: int) -> tuple[int, int]:
 @dataclass(frozen=True, eq=False, slots=True)
 class TritonMeta:
     """``singles`` and ``longer``: whether rows of one token, and of more, may be among the step's; ``uniform``: all
-    rows have one. ``shares`` int32[programs, 4]: who does what (``kernels.triton.balance.deal``), for rows that ``how``
-    shares evenly."""
+    rows have one."""
 
     rows: int
     singles: bool
@@ -116,8 +105,6 @@ class TritonMeta:
     lens: Tensor
     slots: Tensor
     table: Tensor
-    how: Decode | None = None
-    shares: Tensor | None = None
 
     @property
     def uniform(self) -> bool:
@@ -132,7 +119,7 @@ class TritonAttention:
     fixed = False
 
     def __init__(self) -> None:
-        self._space: dict[tuple[torch.device, int, int, int], tuple[Tensor, Tensor, Tensor]] = {}
+        self._space: dict[tuple[torch.device, int, int], tuple[Tensor, Tensor, Tensor]] = {}
 
     def supports(self, need: AttentionNeed) -> str | None:
         if importlib.util.find_spec("triton") is None:
@@ -158,24 +145,17 @@ class TritonAttention:
         width = page * spec.token_bytes // spec.item_bytes
         return KVCache(raw.view(kind).unflatten(0, (pages, -1))[:, :width], page)
 
-    def plan(self, batch: InputBatch, spec: KVSpec, group: int, q_heads: int) -> TritonMeta:
-        rows, lens = len(batch.rows), batch.seq_lens
+    def plan(self, batch: InputBatch, spec: KVSpec, group: int) -> TritonMeta:
         singles = batch.decodes > 0 or bool((batch.host_takes == 1).any())
-        longer = self.fixed or bool((batch.host_takes != 1).any())
-        how = None
-        if singles and not longer:
-            how = choose(next_power_of_two(rows * spec.kv_heads), q_heads // spec.kv_heads, spec.k_dim)
         return TritonMeta(
-            rows=rows,
+            rows=len(batch.rows),
             singles=singles and not self.fixed,  # one kernel for a token, whatever it comes with
-            longer=longer,
+            longer=self.fixed or bool((batch.host_takes != 1).any()),
             positions=batch.positions[0],
             starts=batch.query_start,
-            lens=lens,
+            lens=batch.seq_lens,
             slots=batch.slots[group],
             table=batch.tables[group],
-            how=how,
-            shares=None if how is None else dealt(lens, spec, how),
         )
 
     def attend(self, layer: LayerAttention, qkv: Tensor, cache: KVCache, meta: TritonMeta) -> Tensor:
@@ -183,8 +163,6 @@ class TritonAttention:
         if meta.longer:
             self._ready(layer, qkv, cache, meta)
             self._pieces(layer, qkv, cache, meta, out)
-        elif meta.how is not None and meta.how.apart:
-            self._ready(layer, qkv, cache, meta)
         if meta.singles:
             self._decode(layer, qkv, cache, meta, out)
         return out
@@ -267,43 +245,29 @@ class TritonAttention:
         )
 
     def _decode(self, layer: LayerAttention, qkv: Tensor, cache: KVCache, meta: TritonMeta, out: Tensor) -> None:
-        from octavo.device.kernels.triton import balance
         from octavo.device.kernels.triton import decode as kernels
 
         mixed = meta.longer
+        own = layer.shares is None and not mixed
+        fresh = not mixed
         group = layer.q_heads // layer.kv_heads
-        pairs = next_power_of_two(meta.rows * layer.kv_heads)
-        how = choose(pairs, group, layer.head_dim) if meta.how is None else meta.how
-        if not how.splits and (mixed or layer.shares is not None):  # dealt for other rows, or other keys
-            how = rule(pairs)
-        fresh = not (mixed or how.apart)
-        own = fresh and layer.shares is None
+        how = choose(next_power_of_two(meta.rows * layer.kv_heads), group, layer.head_dim)
         wide = max(_padded(layer.head_dim), _padded(layer.v_dim))
         rotary, cos, sin = _rope(layer, qkv) if fresh else (0, qkv, qkv)
-        programs = 0 if how.splits else how.programs * processors(qkv.device)
-        parts, stats, count = self._workspace(qkv.device, max(16, next_power_of_two(group)), wide, programs)
-        flags: dict[str, int] = {
-            "TILE": _tile(how, wide, qkv.itemsize),
+        parts, stats, count = self._workspace(qkv.device, max(16, next_power_of_two(group)), wide)
+        flags = {
+            "TILE": max(min(how.tile, 32768 // wide // (qkv.itemsize // 2)), 16),
+            "SPLITS": how.splits,
             "WINDOW": layer.window is not None,
             "OWN": own,
             "MIXED": mixed,
         }
-        kernel: Any
-        grid: tuple[int, ...]
-        dealt: tuple[Any, ...]
+        limit = {}
         if how.programs:
-            flags["maxnreg"] = min(255, REGISTERS // (32 * how.warps * how.programs) // 8 * 8)
-        ahead = how.early if how.early > 1 else 0
-        if programs:
-            kernel, grid, dealt = balance.balanced, (programs,), (meta.shares, meta.rows)
-            flags |= {"AHEAD": ahead}
-        else:
-            kernel, grid, dealt = kernels.decode, (layer.kv_heads, meta.rows, how.splits), ()
-            # into registers no pages that this very step writes to: nothing before the wait then
-            flags |= {"SPLITS": how.splits, "MERGE": how.merge, "EARLY": how.early == 1 and own, "AHEAD": ahead}
+            limit["maxnreg"] = min(255, REGISTERS // (32 * how.warps * how.programs) // 8 * 8)
         launch(
-            kernel,
-            grid,
+            kernels.decode,
+            (layer.kv_heads, meta.rows, how.splits),
             qkv,
             cache.data,
             meta.table,
@@ -319,7 +283,6 @@ class TritonAttention:
             parts,
             stats,
             count,
-            *dealt,
             layer.scale,
             layer.softcap or 0.0,
             layer.window or 0,
@@ -336,12 +299,17 @@ class TritonAttention:
             GP=max(16, next_power_of_two(group)),
             ROTARY=rotary,
             PAGE=cache.page,
+            MERGE=how.merge,
+            # into registers no pages that this very step writes to
+            EARLY=how.early == 1 and own,
+            AHEAD=how.early if how.early > 1 else 0,
             STAGES=how.stages,
             SOFTCAP=layer.softcap is not None,
             SINKS=layer.sinks is not None,
             QN=fresh and layer.q_norm is not None,
             KN=own and layer.k_norm is not None,
             EXACT=exact(qkv.dtype),
+            **limit,
             pdl=how.pdl,
             num_warps=how.warps,
         )
@@ -358,57 +326,23 @@ class TritonAttention:
                 NH=layer.q_heads,
                 DV=layer.v_dim,
                 DVP=_padded(layer.v_dim),
-                **{name: flags[name] for name in ("TILE", "SPLITS", "WINDOW", "OWN", "MIXED")},
+                **flags,
                 pdl=AFTER if how.pdl == LATE else how.pdl,  # it has nothing to do late
                 num_warps=4,
             )
 
-    def _workspace(self, device: torch.device, group: int, wide: int, programs: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _workspace(self, device: torch.device, group: int, wide: int) -> tuple[Tensor, Tensor, Tensor]:
         """Partial sums, their maxima and totals, and counters, which every use leaves at 0. Layers follow one another,
         so that one set serves all."""
-        parts = max(SPLIT_LIMIT, 2 * programs)
-        key = device, group, wide, parts
+        key = device, group, wide
         if key not in self._space:
             # outside a capture whose pool would own them: the first step of a kind runs uncaptured
             self._space[key] = (
-                torch.empty(parts * group * wide, dtype=torch.float32, device=device),
-                torch.empty(parts * group * 2, dtype=torch.float32, device=device),
-                torch.zeros(parts, dtype=torch.int32, device=device),
+                torch.empty(SPLIT_LIMIT * group * wide, dtype=torch.float32, device=device),
+                torch.empty(SPLIT_LIMIT * group * 2, dtype=torch.float32, device=device),
+                torch.zeros(SPLIT_LIMIT, dtype=torch.int32, device=device),
             )
         return self._space[key]
-
-
-def dealt(lens: Tensor, spec: KVSpec, how: Decode) -> Tensor | None:
-    """Who does what of rows of ``lens`` int64[B]: ``TritonMeta.shares``; None where rows are split."""
-    if how.splits:
-        return None
-    from octavo.device.kernels.triton import balance
-
-    programs = how.programs * processors(lens.device)
-    shares = torch.empty(programs, 4, dtype=torch.int32, device=lens.device)
-    many = 32
-    launch(
-        balance.deal,
-        (cdiv(programs, many),),
-        lens,
-        shares,
-        len(lens),
-        programs,
-        spec.window or 0,
-        NK=spec.kv_heads,
-        RP=next_power_of_two(len(lens)),
-        TILE=_tile(how, max(_padded(spec.k_dim), _padded(spec.v_dim)), spec.item_bytes),
-        MANY=many,
-        WINDOW=spec.window is not None,
-        OWN=not how.apart,
-        num_warps=4,
-    )
-    return shares
-
-
-def _tile(how: Decode, wide: int, item: int) -> int:
-    """Keys of a tile: fewer of wide heads and of numbers of more than two bytes."""
-    return max(min(how.tile, 32768 // wide // (item // 2)), 16)
 
 
 def _padded(dim: int) -> int:

@@ -22,7 +22,7 @@ from octavo.common.math import next_power_of_two
 _log = logger(__name__)
 PACKAGE = Path(__file__).parent / "tables"
 #: Numbers of a tile and of a way to decode, in the files.
-TILE, DECODE = 8, 9
+TILE, DECODE = 8, 8
 #: Least and most rows of a bucket of linears.
 LEAST, MOST = 16, 512
 

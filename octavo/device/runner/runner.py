@@ -93,7 +93,6 @@ class ModelRunner:
         self._normal = logprobs_mode.endswith("logprobs")
         self._groups = list(groups)
         self._bound = dict(bound)
-        self._q_heads = {layer.name: layer.q_heads for layer in model.attentions}
         self._columns = Columns(device)
         self._prompt_widths: dict[int, int] = {}
         self._body: Body | None = None
@@ -164,8 +163,9 @@ class ModelRunner:
             return self.model.forward(batch.ids, batch.embeds).last
 
     def _plan_group(self, batch: InputBatch, group: int):
-        spec, first = self._groups[group].spec, self._groups[group].layers[0]
-        return self._bound[first].backend.plan(batch, spec, group, self._q_heads[first])
+        spec = self._groups[group].spec
+        backend = self._bound[self._groups[group].layers[0]].backend
+        return backend.plan(batch, spec, group)
 
     def _tail(self, body: Body, masks: GrammarMasks | None, step: int) -> Ticket:
         plan, batch, hidden = body.plan, body.batch, body.hidden

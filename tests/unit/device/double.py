@@ -265,7 +265,7 @@ class PagedAttention:
     def view(self, spec, raw, pages, page, kind) -> KVCache:
         return KVCache(raw.view(kind).view(pages, page, -1), page)
 
-    def plan(self, batch, spec, group, q_heads):
+    def plan(self, batch, spec, group):
         row = torch.searchsorted(batch.query_start[1:], torch.arange(len(batch.ids)), right=True)
         return batch.positions[0], batch.slots[group], batch.tables[group][row].long()
 

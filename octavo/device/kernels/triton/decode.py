@@ -1,5 +1,4 @@
-"""Attention of rows with one query each over pages, as ``triton.attend`` lays them out, every row cut into splits.
-``triton.balance`` cuts all rows into shares of equal work, with what is here.
+"""Attention of rows with one query each over pages, as ``triton.attend`` lays them out.
 
 The softmax runs over tiles of keys in base 2 with a running maximum (https://arxiv.org/abs/2205.14135); what several
 programs did of a row is merged in its order, so that results do not depend on timing (https://arxiv.org/abs/2311.01282).

@@ -125,7 +125,7 @@ def test_paged_is_contiguous_over_any_tables_and_chunks(case):
         takes = [ends[row].pop(0) - starts[row] for row in rows]
         batch, order, index, positions = batch_of(rows, [starts[row] for row in rows], takes, tables, page)
         packed = np.stack([qkv[order[i]][p] for i, p in zip(index, positions, strict=True)])
-        out = backend.attend(layer, torch.from_numpy(packed), cache, backend.plan(batch, spec, 0, layer.q_heads))
+        out = backend.attend(layer, torch.from_numpy(packed), cache, backend.plan(batch, spec, 0))
         for i, p, value in zip(index, positions, out.view(len(index), layer.q_heads, -1).numpy(), strict=True):
             got[order[i]][p] = value
         for row, take in zip(rows, takes, strict=True):
@@ -193,14 +193,10 @@ def one_step(layer, kind, qkv, backend=None, cache=None, page=4):
         cache = backend.view(spec, raw, 10, page, kind)
         for row in (0, 1):
             batch, *_ = batch_of([row], [0], [lens[row] - 1], tables, page)
-            backend.attend(layer, qkv[row, : lens[row] - 1].clone(), cache, backend.plan(batch, spec, 0, layer.q_heads))
+            backend.attend(layer, qkv[row, : lens[row] - 1].clone(), cache, backend.plan(batch, spec, 0))
     batch, order, index, positions = batch_of([0, 1, 2], [8, 5, 0], takes, tables, page)
     packed = torch.stack([qkv[order[i], p] for i, p in zip(index, positions, strict=True)])
-    return (
-        backend.attend(layer, packed, cache, backend.plan(batch, layer.spec(kind.itemsize), 0, layer.q_heads)),
-        backend,
-        cache,
-    )
+    return backend.attend(layer, packed, cache, backend.plan(batch, layer.spec(kind.itemsize), 0)), backend, cache
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
