@@ -35,8 +35,8 @@ AHEAD = 64
 #: same for one row as for all.
 SOON = 16
 #: Nobody is admitted onto pages that those who run will take within so many tokens: the newcomer would be preempted
-#: soon. With 16 and with 64 a full cache makes fewer tokens a second (`octavo bench pressure`; models whose prompts cost
-#: more feel it first).
+#: soon. With 16 and with 64 a full cache makes fewer tokens a second (`octavo bench pressure`, most of all where the
+#: tokens of a prompt are dear).
 KEPT = 24
 #: So many requests that wait for others' pages are passed over in a step; behind them nobody is looked at.
 FOLLOWERS = 64
