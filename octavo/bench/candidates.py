@@ -116,6 +116,13 @@ def ways(key: tuned.Decode) -> list[Decode]:
     return list(found)[: 1 + WAYS]
 
 
+def likely(key: tuned.Decode) -> list[Decode]:
+    """Of the ways, those with as few splits as may be that start at once."""
+    every = ways(key)[1:]
+    least = min(how.splits for how in every)
+    return [how for how in every if (how.splits, how.merge, how.pdl) == (least, 1, FIRST) and how.early]
+
+
 def roomy(how: Tile, key: tuned.Linear) -> Tile | None:
     """The same with as many loads in flight as leave room for no second program beside it: programs that start while
     those of the kernel before still run go where room is, two to one multiprocessor and none to another."""

@@ -8,11 +8,12 @@ start. So one question after another is answered by the time of the body of a st
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import torch
 
-from octavo.bench import report
+from octavo.bench import candidates, report
 from octavo.bench.step import Step
 from octavo.bench.tune import COPIES, ROTATED, Choice, Key, Tried, choices
 from octavo.common.math import cdiv
@@ -21,11 +22,18 @@ from octavo.config.facts import ModelFacts
 from octavo.config.resolve import resolve
 from octavo.core.engine.core import EngineCore
 from octavo.device.kernels import tuned
+from octavo.device.kernels.joined import Tile
 from octavo.device.kernels.launch import LATE
 from octavo.device.runner.decode import SIZES
 
-#: Answers of a question that are tried, each as it is and letting the next kernel start late.
-FEW = 4
+#: Answers of a question that are tried of those that are fastest alone, and of ways to decode also of the likely ones,
+#: which stand out in steps alone.
+FEW, LIKELY = 4, 10
+#: Rows that Hopper's own matrix instruction takes. Fewer go through an older one, or through it with rows of nothing:
+#: what is fastest for so many is tried for fewer.
+WIDE = 64
+#: Answers about a product whose next kernel is let start late, too,.
+LATER = 2
 #: Tokens of context at which products are tried, and at which decode is, each counting as long as it takes.
 CONTEXT, CONTEXTS = 256, (256, 1024)
 #: Steps of a measurement, and tokens that contexts are given beyond their length.
@@ -51,9 +59,27 @@ def finalists(found: Mapping[Key, Tried]) -> dict[Key, list[Choice]]:
     tried: dict[Key, list[Choice]] = {}
     for key, each in found.items():
         few = list(dict.fromkeys([each.best(choices(key)[0]), *each.ranked()]))[:FEW]
-        # of both kinds of answer the last number says when
-        tried[key] = list(dict.fromkeys([*few, *(how and (*how[:-1], LATE) for how in few)]))
+        if isinstance(key, tuned.Decode):
+            more: list[Choice] = [tuple(how) for how in candidates.likely(key)[:LIKELY]]
+        else:
+            if key.rows < WIDE and (wide := found.get(key._replace(rows=WIDE))) is not None:
+                fitting = (one for one in wide.ranked() if one and Tile._make(one).fits(*key[:3]))
+                few = [*few, *islice(fitting, LATER)]
+            more = [tuple(how) for one in few if one and (how := candidates.roomy(Tile._make(one), key))]
+        tried[key] = list(dict.fromkeys([*few, *more]))
     return tried
+
+
+def later(key: Key, ranked: Sequence[Choice]) -> list[Choice]:
+    """What is tried once the finalists are ranked: the fastest products, the next kernel starting late."""
+    if isinstance(key, tuned.Decode):
+        return []
+    return [(*how[:-1], LATE) for how in ranked[:LATER] if how]
+
+
+def all_tried(found: Mapping[Key, Tried]) -> dict[Key, list[Choice]]:
+    """All that may be measured of each question: what has to be compiled."""
+    return {key: [*few, *(how for one in few for how in later(key, [one]))] for key, few in finalists(found).items()}
 
 
 def refine(
@@ -68,18 +94,19 @@ def refine(
     tried = finalists(found)
     chosen = {key: few[0] for key, few in tried.items()}
     done = Refined(chosen)
-    for rows in sorted({_rows(key, kv_heads) for key in tried}):
+    for rows in sorted({_rows(key, kv_heads) for key in tried}, reverse=True):
         keys = [key for key in tried if _rows(key, kv_heads) == rows]
         before = [_time(measure, rows, context, chosen) for context in CONTEXTS]
         for key in sorted(keys, key=lambda key: isinstance(key, tuned.Decode)):  # attention last: it is the longest
             contexts = CONTEXTS if isinstance(key, tuned.Decode) else (CONTEXT,)
 
             costs: dict[Choice, float] = {}
-            for how in tried[key]:
-                if over():
-                    say(f"{rows} rows: the time is over")
-                    return done
-                costs[how] = _cost(measure, rows, contexts, chosen | {key: how})
+            for few in (tried[key], None):
+                for how in later(key, sorted(costs, key=lambda how: costs[how])) if few is None else few:
+                    if over():
+                        say(f"{rows} rows: the time is over")
+                        return done
+                    costs[how] = _cost(measure, rows, contexts, chosen | {key: how})
             first, winner = tried[key][0], min(costs, key=lambda how: costs[how])
             # the least of several measurements is a lucky one: both again, in turn
             again = [_cost(measure, rows, contexts, chosen | {key: how}) for how in (winner, first)]

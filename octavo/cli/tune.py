@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from octavo.common import probe
 from octavo.config.cli import Parser, add_model, one_model
@@ -22,7 +23,10 @@ def parser() -> Parser:
         "--whole-steps", action="store_true", help="try the fastest of each again in whole steps, which takes longer"
     )
     found.add_argument(
-        "--from", dest="source", metavar="FILE", help="choose again from what such details say; needs no GPU"
+        "--from",
+        dest="source",
+        metavar="FILE",
+        help="measure nothing alone: such details say it. Without --whole-steps no GPU is needed",
     )
     found.add_argument(
         "--only", choices=("linear", "decode"), help="measure products alone, or attention; the rest stays as it is"
@@ -40,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError(f"--max-num-seqs must be from 1 to 512, got {args.max_num_seqs}")
     if not args.seconds >= 0:  # nor what is no number
         raise ConfigError(f"--seconds must be at least 0, got {args.seconds:g}")
-    if args.source:
+    if args.source and not args.whole_steps:
         return _again(args)
     gpus = probe.gpus()
     if not gpus:
@@ -57,12 +61,6 @@ def main(argv: Sequence[str]) -> int:
     facts = locate(args.model, load_format="dummy").facts
     dtype, device = getattr(torch, args.dtype), torch.device("cuda", 0)
     label = (args.model or "embedded").rstrip("/").rpartition("/")[2]
-    keys = tune.questions(facts, dtype, args.max_num_seqs)
-    if args.only:
-        kind = tuned.Linear if args.only == "linear" else tuned.Decode
-        keys = [key for key in keys if isinstance(key, kind)]
-    needed = tune.variants(keys, facts, dtype)
-    print(f"{len(keys)} questions, {len(needed)} kernels to compile", flush=True)
 
     def compile_all(variants: Sequence[Variant]) -> None:
         warming = Warming(gpus[0].capability)
@@ -74,16 +72,26 @@ def main(argv: Sequence[str]) -> int:
         finally:
             warming.close()
 
-    compile_all(needed)
-    with torch.inference_mode():
-        room = torch.cuda.mem_get_info(device)[0] // 2
-        found = tune.tune(keys, facts, dtype, device, tune.GraphClock(), begun + args.seconds, room)
-        torch.cuda.empty_cache()
+    keys = tune.questions(facts, dtype, args.max_num_seqs)
+    if args.only:
+        kind = tuned.Linear if args.only == "linear" else tuned.Decode
+        keys = [key for key in keys if isinstance(key, kind)]
+    if args.source:
+        old = tune.measured(_record(args.source))
+        found = {key: old[key] for key in keys if key in old}
+    else:
+        needed = tune.variants(keys, facts, dtype)
+        print(f"{len(keys)} questions, {len(needed)} kernels to compile", flush=True)
+        compile_all(needed)
+        with torch.inference_mode():
+            room = torch.cuda.mem_get_info(device)[0] // 2
+            found = tune.tune(keys, facts, dtype, device, tune.GraphClock(), begun + args.seconds, room)
+            torch.cuda.empty_cache()
     path = Path(args.output or tuned.folder() / f"{tuned.slug(gpus[0].name)}--{tuned.slug(label)}.json")
     record = tune.told(found, facts, dtype, label)
     if args.whole_steps:
         tuned.write(path, tune.brief(record))  # whatever comes of the second half
-        compile_all(tune.variants(refine.finalists(found), facts, dtype))
+        compile_all(tune.variants(refine.all_tried(found), facts, dtype))
         with refine.Steps(args.model, facts, dtype, args.max_num_seqs) as steps:
             refined = refine.refine(
                 found,
@@ -108,6 +116,17 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+def _record(source: str) -> dict[str, Any]:
+    """A file of details."""
+    try:
+        old = json.loads(Path(source).read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--from {source}: {error}") from None
+    if not isinstance(old, dict):
+        raise ConfigError(f"--from {source}: no record of a tuning")
+    return old
+
+
 def _again(args: argparse.Namespace) -> int:
     """The table of an earlier measurement, by the rule of today."""
     import torch
@@ -116,12 +135,9 @@ def _again(args: argparse.Namespace) -> int:
     from octavo.config.checkpoint import locate
     from octavo.device.kernels import tuned
 
-    try:
-        old = json.loads(Path(args.source).read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--from {args.source}: {error}") from None
+    old = _record(args.source)
     facts = locate(args.model, load_format="dummy").facts
-    dtype = getattr(torch, str(old.get("dtype")), None) if isinstance(old, dict) else None
+    dtype = getattr(torch, str(old.get("dtype")), None)
     if not isinstance(dtype, torch.dtype):
         raise ConfigError(f"--from {args.source}: no record of a tuning")
     record = tune.told(tune.measured(old), facts, dtype, str(old.get("model")))

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from octavo.bench import refine, tune
+from octavo.bench import candidates, refine, tune
 from octavo.bench.refine import CONTEXTS, finalists
+from octavo.device.attention import triton
 from octavo.device.kernels import tuned
 from octavo.device.kernels.joined import Tile
 from octavo.device.kernels.launch import AFTER, LATE
@@ -29,16 +30,27 @@ def test_the_fastest_few_are_tried_again_and_late():
     for key, few in tried.items():
         assert few[0] == tune.choices(key)[1][0]
         assert len(set(few)) == len(few)
-    for key in (UP, ATTEND):
-        soon = [how for how in tried[key] if how is not None and how[-1] != LATE]
-        assert {(*how[:-1], LATE) for how in soon} < set(tried[key])
+    assert set(candidates.likely(ATTEND)[: refine.LIKELY]) <= {triton.Decode._make(how) for how in tried[ATTEND]}
+    every = refine.all_tried(found())
+    assert every[ATTEND] == tried[ATTEND]
+    for how in tried[UP]:
+        assert how is None or (*how[:-1], LATE) in every[UP]
+
+
+def test_more_loads_in_flight_leave_no_room_for_a_second_program():
+    key = tuned.Linear(64, 1024, 4096, "add")
+    how = Tile(64, 64, 64, 1, 4, 4)
+    more = candidates.roomy(how, key)
+    assert more == how._replace(stages=8)
+    assert candidates.roomy(more, key) is None  # it is that already
+    assert candidates.roomy(how, key._replace(k=256)) is None  # so many loads there are not
 
 
 def test_what_a_whole_step_says_is_chosen():
     """A step that costs what its parts cost, but for one pair that does not go together, and one that does not run."""
     ways = found()
     tried = finalists(ways)
-    liked, broken = tried[UP][5], tried[DOWN][3]
+    liked, broken = (*tried[UP][1][:-1], LATE), tried[DOWN][3]
     asked = []
 
     def measure(rows, context, table):
@@ -46,7 +58,8 @@ def test_what_a_whole_step_says_is_chosen():
         up, down, attend = table.linear[UP], table.linear[DOWN], table.decode[ATTEND]
         if down == broken:
             raise RuntimeError("out of resource: shared memory")
-        costs = (up != liked) + (0.5 if down == tried[DOWN][1] else 1.0) + 0.01 * tried[ATTEND].index(attend)
+        costs = 0.0 if up == liked else 0.7 if up == tried[UP][1] else 1.0
+        costs += (0.5 if down == tried[DOWN][1] else 1.0) + 0.01 * tried[ATTEND].index(attend)
         return context * (costs + (up == liked and down == tried[DOWN][1]))
 
     refined = refine.refine(ways, SMALL.kv_heads, measure)
