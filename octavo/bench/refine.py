@@ -94,8 +94,8 @@ def refine(
     tried = finalists(found)
     chosen = {key: few[0] for key, few in tried.items()}
     done = Refined(chosen)
-    for rows in sorted({_rows(key, kv_heads) for key in tried}, reverse=True):
-        keys = [key for key in tried if _rows(key, kv_heads) == rows]
+    for rows in sorted({rows_of(key, kv_heads) for key in tried}, reverse=True):
+        keys = [key for key in tried if rows_of(key, kv_heads) == rows]
         before = [_time(measure, rows, context, chosen) for context in CONTEXTS]
         for key in sorted(keys, key=lambda key: isinstance(key, tuned.Decode)):  # attention last: it is the longest
             contexts = CONTEXTS if isinstance(key, tuned.Decode) else (CONTEXT,)
@@ -117,7 +117,7 @@ def refine(
     return done
 
 
-def _rows(key: Key, kv_heads: int) -> int:
+def rows_of(key: Key, kv_heads: int) -> int:
     """At which a question is tried: the largest step that asks it."""
     if isinstance(key, tuned.Decode):
         return SIZES[max(bisect_right(SIZES, key.pairs // kv_heads) - 1, 0)]

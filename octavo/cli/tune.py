@@ -17,6 +17,9 @@ def parser() -> Parser:
     add_model(found)
     found.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16", help="of weights (bfloat16)")
     found.add_argument("--max-num-seqs", type=int, default=256, help="rows of the largest decode step (256)")
+    found.add_argument(
+        "--rows", type=int, nargs="+", metavar="N", help="of decode steps, those alone (all that there are)"
+    )
     found.add_argument("--seconds", type=float, default=170.0, help="stop after so long, compiling included (170)")
     found.add_argument("--output", metavar="FILE", help="write the table there (where starts find it)")
     found.add_argument(
@@ -76,9 +79,15 @@ def main(argv: Sequence[str]) -> int:
     if args.only:
         kind = tuned.Linear if args.only == "linear" else tuned.Decode
         keys = [key for key in keys if isinstance(key, kind)]
+    if args.rows:
+        keys = [key for key in keys if refine.rows_of(key, facts.kv_heads) in args.rows]
+        if not keys:
+            raise ConfigError(f"--rows {' '.join(map(str, args.rows))}: nothing is chosen for steps of such sizes")
+    old: dict[str, Any] = {}
     if args.source:
-        old = tune.measured(_record(args.source))
-        found = {key: old[key] for key in keys if key in old}
+        old = _record(args.source)
+        before = tune.measured(old)
+        found = {key: before[key] for key in keys if key in before}
     else:
         needed = tune.variants(keys, facts, dtype)
         print(f"{len(keys)} questions, {len(needed)} kernels to compile", flush=True)
@@ -102,6 +111,8 @@ def main(argv: Sequence[str]) -> int:
             )
         record = tune.told(found, facts, dtype, label, refined.chosen)
         record["steps"] = refine.told(refined, steps.layers)
+    if old:
+        record["measured"] = old.get("measured", old.get("commit"))
     record["seconds"] = round(time.monotonic() - begun, 1)
     if args.details:
         tuned.write(Path(args.details), record)

@@ -103,4 +103,4 @@ def test_steps_are_of_a_few_layers(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("pairs", "heads", "rows"), [(8, 8, 1), (2048, 8, 256), (16, 3, 4), (4, 8, 1)])
 def test_rows_of_a_question_about_pairs(pairs, heads, rows):
-    assert refine._rows(tuned.Decode(pairs, 2, 128), heads) == rows
+    assert refine.rows_of(tuned.Decode(pairs, 2, 128), heads) == rows
