@@ -41,7 +41,7 @@ class Masking:
             request = self._book.at[plan.rows[index]]
             requests.append(request if request is not None and request.epoch == plan.epochs[index] else None)
         followers = [None if request is None or request.busy else _follower(request) for request in requests]
-        masks, left = self._grammars.masks(plan, followers, self._scheduler.pace.step)
+        masks, left = self._grammars.masks(plan, followers, self._scheduler.pace.any)
         for index, (request, follower) in enumerate(zip(requests, followers, strict=True)):
             if request is None:
                 continue

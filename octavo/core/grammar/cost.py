@@ -7,7 +7,7 @@ DEAR_MEAN = 0.25e-3
 #: Seconds that the masks of one step may take together, or this part of what a step takes, or as many times as long as
 #: masks of schemas in use do, whichever is the most.
 STEP = 1e-3
-PART = 1 / 16
+PART = 1 / 10
 USUAL = 0.1e-3
 #: Masks in a row that must be cheap before a dear grammar is a cheap one again; twice as many after each relapse, up to
 #: the second, and half as many after so many masks in the loop that were cheap. One dear mask alone may be the doing of
@@ -15,8 +15,10 @@ USUAL = 0.1e-3
 GOOD = 16
 MOST_GOOD = 1 << 14
 FORGIVEN = 1024
-#: What the newest mask counts in the average.
+#: What the newest mask counts in the average, and in the one that decides: of many rows each makes some in a moment in
+#: which the machine is slow.
 WEIGHT = 1 / 8
+STEADY = 1 / 16
 
 
 def budget(masks: int, step: float = 0.0) -> float:
@@ -73,7 +75,7 @@ class Cost:
         if most is not None:
             self._most = most
         self.mean += (seconds - self.mean) * WEIGHT
-        usual = self._usual = self._usual + (min(seconds, DEAR) - self._usual) * WEIGHT
+        usual = self._usual = self._usual + (min(seconds, DEAR) - self._usual) * STEADY
         if seconds <= DEAR and usual <= self._most:
             self._good += 1
             if self.dear and self._good >= self._need:

@@ -32,6 +32,8 @@ class Pace:
         self._patience = patience
         #: A decode step; 0 before the first has come back.
         self.step = 0.0
+        #: Any step.
+        self.any = 0.0
         self._arrival = self._came = float("-inf")
         self._launched: deque[tuple[int, float, int]] = deque()
 
@@ -51,8 +53,9 @@ class Pace:
         if step < last:
             return
         self._launched.popleft()
+        took = (now - max(begun, self._came)) / max(repeat, 1)
+        self.any += (took - self.any) * (WEIGHT if self.any else 1.0)
         if repeat:
-            took = (now - max(begun, self._came)) / repeat
             self.step += (took - self.step) * (WEIGHT if self.step else 1.0)
         self._came = now
 

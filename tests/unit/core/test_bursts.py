@@ -193,6 +193,7 @@ def test_steps_are_measured_as_they_come_back():
     pace.launched(plan_of(1), 1.001)
     pace.retired(0, 1.1)
     assert pace.step == 0.0, "a prompt is no decode step"
+    assert pace.any > 0.0
     pace.retired(1, 1.1005)
     assert abs(pace.step - 0.0005) < 1e-9, "from the end of the one before"
     assert pace.fit(2.0) == 8
