@@ -84,7 +84,7 @@ class CUDA:
         return torch.zeros(size, dtype=torch.uint8, device=self.device)
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        return torch.zeros(tuple(shape), dtype=dtype, pin_memory=True)
+        return torch.zeros(tuple(shape), dtype=dtype, device="cpu", pin_memory=True)
 
     def stream(self) -> torch.cuda.Stream:
         assert self._stream is not None, "a platform that was not started"

@@ -123,7 +123,7 @@ def test_a_step_is_finished_as_commit_and_words_do(every, count):
     tokens = given(rng.integers(0, 200_000, len(which)))
     clock = torch.tensor([words.TAGS - 2], device=HERE)
     twin = clock.clone()
-    ring = torch.zeros(4, count + 5, dtype=torch.int64, pin_memory=HERE.type == "cuda")
+    ring = torch.zeros(4, count + 5, dtype=torch.int64, device="cpu", pin_memory=HERE.type == "cuda")
     for tag in (words.TAGS - 2, words.TAGS - 1, 0, 1):
         scores = torch.randn(len(which))
         scores[1], scores[-1], scores[2] = float("nan"), float("-inf"), float("inf")
