@@ -181,6 +181,10 @@ class BeamStream:
     async def __aiter__(self) -> AsyncIterator[RequestOutput]:
         yield await self.final()
 
+    def stop(self) -> None:
+        """As ``abort``: what a search has so far is here."""
+        self.abort()
+
     def abort(self) -> None:
         self._aborted = True
         for stream in self._streams:

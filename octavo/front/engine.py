@@ -35,6 +35,8 @@ _ADMIT_GRACE = 30.0
 _IDLE = 3.0
 #: A core that is silent for so many times ``step_timeout``, with requests open, will not speak any more.
 _GIVE_UP = 5
+#: Seconds in which the core must tell the end of a request that was stopped.
+_LAST_WORD = 10.0
 
 __all__ = ["AsyncEngine", "Finished", "Observer", "Stream"]
 
@@ -229,7 +231,7 @@ class AsyncEngine:
             gone = isinstance(error, asyncio.CancelledError)
             self._desk.turned_away("aborted" if gone else "rejected" if isinstance(error, RequestError) else "failed")
             raise
-        stream = Stream(group, self._close, self._close_soon)
+        stream = Stream(group, self._close, self._close_soon, self._stop)
         if not self._desk:
             self._heard = time.monotonic()
         self._desk.open(group)
@@ -358,6 +360,17 @@ class AsyncEngine:
             except EngineDead as error:
                 self._die(str(error))
         self._note_drained()
+
+    def _stop(self, group: Group) -> None:
+        left = self._desk.left(group)
+        if not left or self.dead is not None or self._loop is None:
+            return
+        try:
+            self._core.abort(left, AbortReason.CLIENT)
+        except EngineDead as error:
+            self._die(str(error))
+        else:
+            self._loop.call_later(_LAST_WORD, self._close, group)
 
     def _close_soon(self, group: Group) -> None:
         if self._loop is not None and not self._loop.is_closed():

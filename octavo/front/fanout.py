@@ -231,9 +231,13 @@ class Desk:
         for handle, answer in zip(group.handles, group.answers, strict=True):
             self._open[handle] = (group, answer)
 
+    def left(self, group: Group) -> list[int]:
+        """The handles of a request that have not ended."""
+        return [handle for handle in group.handles if handle in self._open]
+
     def close(self, group: Group, reason: FinishReasonName = "abort") -> list[int]:
         """Forget a request: the handles that the core must still abort. Answers not yet ended end with ``reason``."""
-        left = [handle for handle in group.handles if handle in self._open]
+        left = self.left(group)
         now = time.monotonic()
         for handle in left:
             group.answers[group.handles.index(handle)].end(reason)

@@ -13,11 +13,18 @@ class Stream:
 
     Yields ``RequestOutput`` as ``params.output_kind`` asks; the last one has ``finished``. Raises ``RequestFailed``
     where the engine could not finish the request, ``EngineDead`` where the engine died. Leaving the loop early, in any
-    way, aborts the request. ``close`` ends a request at the engine, ``close_soon`` does so from any thread.
+    way, aborts the request. ``close`` ends a request at the engine, ``close_soon`` does so from any thread, ``stop``
+    has the engine end it.
     """
 
-    def __init__(self, group: Group, close: Callable[[Group], None], close_soon: Callable[[Group], None]):
-        self._group, self._close, self._close_soon = group, close, close_soon
+    def __init__(
+        self,
+        group: Group,
+        close: Callable[[Group], None],
+        close_soon: Callable[[Group], None],
+        stop: Callable[[Group], None],
+    ):
+        self._group, self._close, self._close_soon, self._stop = group, close, close_soon, stop
         self._news = asyncio.Event()
         self._waits = False
         self._tell: Callable[[RequestOutput], None] | None = None
@@ -41,6 +48,11 @@ class Stream:
         """End the request now; who iterates gets a last output with reason "abort". May be called twice."""
         self._close(self._group)
         self._news.set()
+
+    def stop(self) -> None:
+        """Have the engine end the request: who iterates gets all that was made so far, tokens that nobody has been told
+        of yet among them, with reason "abort"."""
+        self._stop(self._group)
 
     def __del__(self) -> None:
         # Dropped before anybody iterated; the collector may run in any thread.

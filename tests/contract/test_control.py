@@ -48,8 +48,15 @@ class Controlled:
 
     def tokens(self):
         """Generated, as far as it was told."""
+        return self.count("vllm:generation_tokens_total")
+
+    def begun(self):
+        """Requests whose first token is known."""
+        return self.count("vllm:time_to_first_token_seconds_count")
+
+    def count(self, name):
         lines = self.server.get("/metrics", **KEY)[1].decode().splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("vllm:generation_tokens_total"))
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +111,25 @@ def test_not_there_without_the_flag_nor_open_with_it(server, real):
 def test_a_start_that_anybody_could_control_is_none(tmp_path, more, word):
     with pytest.raises(ConfigError, match=word):
         online.serve(ServeArgs(model=str(fake_model(tmp_path)), port=0, **more))
+
+
+def test_who_is_stopped_gets_what_was_made(fake):
+    """Without a stream too, of which nothing is told before its end."""
+    whole = fake.ask().result(PATIENCE)[1]["choices"][0]["text"]
+    begun = fake.begun()
+    fake.server.brake.write_text("0.25")
+    running = fake.ask(max_tokens=100_000)
+    fake.server.until("a token", lambda: fake.begun() == begun + 1)
+    assert fake.post("/pause", mode="abort")[0] == 200
+    fake.server.brake.unlink()
+    status, answer = running.result(PATIENCE)
+    text, usage = answer["choices"][0]["text"], answer["usage"]
+    assert (status, answer["choices"][0]["finish_reason"]) == (200, "abort")
+    assert text
+    assert whole.startswith(text)
+    assert usage["completion_tokens"] > 0
+    assert fake.post("/resume")[0] == 200
+    assert fake.ask().result(PATIENCE)[1]["choices"][0]["text"] == whole
 
 
 @pytest.mark.parametrize("mode", ["keep", "abort", "wait"])

@@ -243,8 +243,13 @@ class Service:
         self.open.add(work)
         return work
 
+    def stop_open(self) -> None:
+        """Have the engine end what runs; who asked gets all that was made so far, with reason "abort"."""
+        for work in list(self.open):
+            work.stop()
+
     def abort_open(self) -> None:
-        """End what runs; who asked gets what was said so far, with reason "abort"."""
+        """End what runs at once; who asked gets what was said so far, with reason "abort"."""
         for work in list(self.open):
             work.close()
 
@@ -257,7 +262,8 @@ class Service:
 
 
 class Work:
-    """Streams of one HTTP request. ``close`` aborts what has not finished; it may be called twice."""
+    """Streams of one HTTP request. ``close`` aborts what has not finished; it may be called twice. ``stop`` has the
+    engine end it."""
 
     def __init__(self, service: Service, streams: "Sequence[Stream | BeamStream]"):
         self.streams = streams
@@ -268,6 +274,10 @@ class Work:
         for place, stream in enumerate(self.streams):
             if isinstance(stream, Stream):
                 stream.shorten(functools.partial(tell, place), ready)
+
+    def stop(self) -> None:
+        for stream in self.streams:
+            stream.stop()
 
     def close(self) -> None:
         self._service.open.discard(self)

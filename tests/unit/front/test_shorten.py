@@ -31,7 +31,7 @@ class Bench:
         params = SamplingParams(n=n, output_kind=DELTA)
         self.group = Group("r", None, [5, 6], params, small(), handles, 0.0)
         self.closed = False
-        self.stream = Stream(self.group, self._close, self._close)
+        self.stream = Stream(self.group, self._close, self._close, self._close)
         self.desk.open(self.group)
         self.desk.read(StepReply(0, answers=[Admitted(handle) for handle in handles]))
         self.told: list[tuple[int, int, str]] = []

@@ -23,7 +23,7 @@ class Everywhere:
         self._words: dict[str, Callable[..., Any]] = {
             "close": service.gate.close,
             "open": service.gate.open,
-            "abort": service.abort_open,
+            "abort": service.stop_open,
             "drain": service.engine.drain,
             "paused": self._paused,
             "load": lambda: len(service.open),
