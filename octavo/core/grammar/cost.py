@@ -8,7 +8,7 @@ DEAR_MEAN = 0.25e-3
 #: masks of schemas in use do, whichever is the most.
 STEP = 1e-3
 PART = 1 / 10
-USUAL = 0.1e-3
+USUAL = 0.05e-3
 #: Masks in a row that must be cheap before a dear grammar is a cheap one again; twice as many after each relapse, up to
 #: the second, and half as many after so many masks in the loop that were cheap. One dear mask alone may be the doing of
 #: the machine: what a virtual one is kept waiting for counts as the thread's own time.
