@@ -120,7 +120,7 @@ def likely(key: tuned.Decode) -> list[Decode]:
     """Of the ways, those with as few splits as may be that start at once."""
     every = ways(key)[1:]
     least = min(how.splits for how in every)
-    return [how for how in every if (how.splits, how.merge, how.pdl) == (least, 1, FIRST) and how.early]
+    return [how for how in every if (how.splits, how.merge, how.release) == (least, 1, FIRST) and how.early]
 
 
 def roomy(how: Tile, key: tuned.Linear) -> Tile | None:

@@ -33,7 +33,8 @@ class Decode(NamedTuple):
     merge      who merges them: 1 the last to arrive, 2 a kernel
     early      1: a first tile is in registers before the inputs are there; more: so many keys are on their way to the
                shared cache
-    warps, stages, pdl   as ever
+    warps, stages
+    release    when the next kernel may start (``kernels.launch``)
     programs   that a multiprocessor has registers for, at least; 0: whatever the compiler takes
     """
 
@@ -43,7 +44,7 @@ class Decode(NamedTuple):
     early: int
     warps: int
     stages: int
-    pdl: int
+    release: int
     programs: int = 0
 
 
@@ -310,7 +311,7 @@ class TritonAttention:
             KN=own and layer.k_norm is not None,
             EXACT=exact(qkv.dtype),
             **limit,
-            pdl=how.pdl,
+            pdl=how.release,
             num_warps=how.warps,
         )
         if how.merge == 2:
@@ -327,7 +328,7 @@ class TritonAttention:
                 DV=layer.v_dim,
                 DVP=_padded(layer.v_dim),
                 **flags,
-                pdl=AFTER if how.pdl == LATE else how.pdl,  # it has nothing to do late
+                pdl=AFTER if how.release == LATE else how.release,  # it has nothing to do late
                 num_warps=4,
             )
 
