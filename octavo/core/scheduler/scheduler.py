@@ -93,7 +93,7 @@ class Scheduler:
     @property
     def goes_on(self) -> bool:
         """Whether the last pass ended where it had done enough at once."""
-        return self._planner.goes_on
+        return self._planner.prompts.goes_on
 
     def wants_extras(self, plan: StepPlan) -> bool:
         """Whether the step's bulky results will be looked at."""

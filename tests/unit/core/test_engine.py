@@ -12,7 +12,8 @@ import pytest
 from core.workload import OddCompiler
 from octavo.core.engine import core as loop
 from octavo.core.engine.core import EngineCore
-from octavo.core.scheduler import book, planning, scheduler
+from octavo.core.scheduler import book, scheduler
+from octavo.core.scheduler import prompts as prefill
 from octavo.errors import ConfigError, EngineDead, OutOfMemory
 from octavo.testing.cores import Told, fake_config, hear
 from octavo.testing.fakes import FakeWorker, expected
@@ -221,7 +222,7 @@ def test_first_come_first_served_and_priority():
         assert [new.sampling.seed for plan in plans for new in plan.new] == order
 
 
-@pytest.mark.parametrize(("known", "running"), [(64 - planning.KEPT, 2), (65 - planning.KEPT, 1)])
+@pytest.mark.parametrize(("known", "running"), [(64 - prefill.KEPT, 2), (65 - prefill.KEPT, 1)])
 def test_a_newcomer_leaves_the_pages_that_those_who_run_take_soon(known, running):
     core = make({"page_sizes": (64,)}, page=64, memory=(4 + 1) * 64 * 4, max_model_len=256, max_num_batched_tokens=256)
     core.add([ask(0, [1] * known, 60)])
@@ -260,7 +261,7 @@ def test_the_first_token_is_timed_when_it_is_known_however_late_it_is_told():
 
 
 def test_long_prompts_are_hashed_a_part_a_step(monkeypatch):
-    monkeypatch.setattr(planning, "HASHED", 3)
+    monkeypatch.setattr(prefill, "HASHED", 3)
     core = make(max_num_batched_tokens=64, max_num_seqs=8)
     told: dict[int, Told] = {}
     core.add([ask(0, out=40)])
@@ -270,7 +271,7 @@ def test_long_prompts_are_hashed_a_part_a_step(monkeypatch):
     before = len(told[0].tokens)
     for _ in range(15):
         steps(core, 1, told)
-        assert core.scheduler._planner._hashed <= 3
+        assert core.scheduler._planner.prompts._hashed <= 3
     assert len(told[0].tokens) >= before + 10  # a step that admits somebody says only so
     assert told[1].tokens
     finish(core, told)
@@ -279,7 +280,7 @@ def test_long_prompts_are_hashed_a_part_a_step(monkeypatch):
 
 
 def test_long_prefixes_are_taken_over_a_part_a_step(monkeypatch):
-    monkeypatch.setattr(planning, "CLAIMED", 20)
+    monkeypatch.setattr(prefill, "CLAIMED", 20)
     core = make(max_num_batched_tokens=64, max_num_seqs=8)
     plans = recorded(core)
     prompt = list(range(50))  # 12 pages
@@ -361,7 +362,7 @@ def test_a_step_tells_so_many_log_probabilities_of_prompts_at_most(monkeypatch):
     """Of a vocabulary a token, and with two such requests at once."""
     core = make(max_num_batched_tokens=64)
     vocab = core.scheduler.vocab
-    monkeypatch.setattr(planning, "TOLD", 5 * (vocab + 1) + 3)
+    monkeypatch.setattr(prefill, "TOLD", 5 * (vocab + 1) + 3)
     plans = recorded(core)
     prompts = [list(range(20)), list(range(3, 17))]
     for handle, prompt in enumerate(prompts):
@@ -442,7 +443,7 @@ def test_a_grammar_bites_behind_reasoning():
 
 def test_an_engine_that_has_run_for_months_still_obeys_grammars():
     core = make({"vocab": 17}, compiler=OddCompiler())
-    core.scheduler._planner.step = core.worker._step = 2**31 - 3
+    core.scheduler._planner.builder.step = core.worker._step = 2**31 - 3
     core.add([ask(0, [1], out=10, grammar=GrammarRef("regex", "odd"))])
     told: dict[int, Told] = {}
     until = time.monotonic() + PATIENCE

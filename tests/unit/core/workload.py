@@ -189,10 +189,10 @@ def drive(house: House, asks: list[Ask], prepare=None, polls: int = 40_000) -> R
 
     def counted():
         nonlocal launched
-        before = core.scheduler._planner.step
+        before = core.scheduler._planner.builder.step
         plan = schedule()
         launched += plan is not None
-        assert plan is not None or core.scheduler._planner.step == before
+        assert plan is not None or core.scheduler._planner.builder.step == before
         return plan
 
     core.scheduler.schedule = counted
