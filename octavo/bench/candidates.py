@@ -100,9 +100,18 @@ def ways(key: tuned.Decode) -> list[Decode]:
     counts = [s for s in (1, 2, 4, 8, 16) if s == 1 or least <= key.pairs * s <= SPLIT_LIMIT]
     counts = [s for s in counts if s > 1 or key.pairs >= PROCESSORS // 3]
     # keys of a tile, warps, stages, programs of a multiprocessor
-    many = [(64, 4, 2, 4), (16, 1, 3, 0), (32, 1, 3, 0), (64, 4, 3, 0), (64, 4, 2, 0), (64, 4, 3, 3), (32, 4, 3, 0)]
+    many = [(64, 4, 2, 4), (16, 1, 3, 0), (32, 1, 3, 0), (32, 2, 2, 0), (64, 4, 3, 0), (64, 4, 2, 0), (64, 4, 3, 3)]
     few = [(64, 4, 3, 0), (64, 4, 2, 0), (128, 4, 2, 0), (64, 2, 3, 0), (32, 4, 3, 0), (32, 2, 3, 0)]
-    rest = [(16, 1, 4, 0), (32, 2, 3, 0), (32, 1, 2, 0), (128, 4, 2, 0), (64, 4, 4, 0), (32, 4, 4, 0), (128, 8, 2, 0)]
+    rest = [
+        (32, 4, 3, 0),
+        (16, 1, 4, 0),
+        (32, 2, 3, 0),
+        (32, 1, 2, 0),
+        (128, 4, 2, 0),
+        (64, 4, 4, 0),
+        (32, 4, 4, 0),
+        (128, 8, 2, 0),
+    ]
     # what matters where pairs are many is how many programs a multiprocessor holds
     loads = [*many, *rest] if key.pairs >= 3 * PROCESSORS else [*few[:3], *many, *few[3:], *rest]
     starts = (1, FIRST), (64, FIRST), (1, AFTER), (0, FIRST)

@@ -28,11 +28,11 @@ from octavo.device.runner.decode import SIZES
 
 #: Answers of a question that are tried of those that are fastest alone, and of ways to decode also of the likely ones,
 #: which stand out in steps alone.
-FEW, LIKELY = 4, 10
+FEW, LIKELY = 4, 12
 #: Rows that Hopper's own matrix instruction takes. Fewer go through an older one, or through it with rows of nothing:
 #: what is fastest for so many is tried for fewer.
 WIDE = 64
-#: Answers about a product whose next kernel is let start late, too,.
+#: Of the finalists about a product, the first few are also tried with the next kernel starting late.
 LATER = 2
 #: Tokens of context at which products are tried, and at which decode is, each counting as long as it takes.
 CONTEXT, CONTEXTS = 256, (256, 1024)
@@ -77,43 +77,59 @@ def later(key: Key, ranked: Sequence[Choice]) -> list[Choice]:
     return [(*how[:-1], LATE) for how in ranked[:LATER] if how]
 
 
-def all_tried(found: Mapping[Key, Tried]) -> dict[Key, list[Choice]]:
-    """All that may be measured of each question: what has to be compiled."""
-    return {key: [*few, *(how for one in few for how in later(key, [one]))] for key, few in finalists(found).items()}
+def all_tried(tried: Mapping[Key, Sequence[Choice]]) -> dict[Key, list[Choice]]:
+    """All that may be measured of each question with these finalists: what has to be compiled."""
+    return {key: [*few, *(how for one in few for how in later(key, [one]))] for key, few in tried.items()}
 
 
 def refine(
-    found: Mapping[Key, Tried],
+    tried: Mapping[Key, Sequence[Choice]],
     kv_heads: int,
     measure: Measure,
+    base: tuned.Table | None = None,
     over: Callable[[], bool] = lambda: False,
     say: Callable[[str], object] = lambda line: None,
 ) -> Refined:
-    """Answers in whole steps, for the rows that each question is about, until ``over``. What fails is not chosen.
-    ``say`` hears what was chosen, step by step."""
-    tried = finalists(found)
-    chosen = {key: few[0] for key, few in tried.items()}
+    """Answers in whole steps to each question that has finalists in ``tried``, for the rows that it is about, until
+    ``over``; to other questions the answers are ``base``'s. What fails is not chosen. ``say`` hears what was chosen,
+    step by step."""
+    chosen: dict[Key, Choice] = {key: few[0] for key, few in tried.items()}
     done = Refined(chosen)
+
+    def cost(contexts: Sequence[int], key: Key | None = None, how: Choice = None) -> float:
+        return sum(
+            _time(measure, rows, context, chosen if key is None else chosen | {key: how}, base) for context in contexts
+        )
+
+    def timed(key: Key, few: Sequence[Choice], contexts: Sequence[int]) -> dict[Choice, float] | None:
+        """Seconds of a step with each answer; None where the time is over."""
+        costs: dict[Choice, float] = {}
+        for how in few:
+            if over():
+                say(f"{rows} rows: the time is over")
+                return None
+            costs[how] = cost(contexts, key, how)
+        return costs
+
     for rows in sorted({rows_of(key, kv_heads) for key in tried}, reverse=True):
         keys = [key for key in tried if rows_of(key, kv_heads) == rows]
-        before = [_time(measure, rows, context, chosen) for context in CONTEXTS]
+        before = [cost((context,)) for context in CONTEXTS]
         for key in sorted(keys, key=lambda key: isinstance(key, tuned.Decode)):  # attention last: it is the longest
             contexts = CONTEXTS if isinstance(key, tuned.Decode) else (CONTEXT,)
-
-            costs: dict[Choice, float] = {}
-            for few in (tried[key], None):
-                for how in later(key, sorted(costs, key=lambda how: costs[how])) if few is None else few:
-                    if over():
-                        say(f"{rows} rows: the time is over")
-                        return done
-                    costs[how] = _cost(measure, rows, contexts, chosen | {key: how})
+            costs = timed(key, tried[key], contexts)
+            if costs is None:
+                return done
+            late = timed(key, later(key, sorted(costs, key=lambda how: costs[how])), contexts)
+            if late is None:
+                return done
+            costs |= late
             first, winner = tried[key][0], min(costs, key=lambda how: costs[how])
             # the least of several measurements is a lucky one: both again, in turn
-            again = [_cost(measure, rows, contexts, chosen | {key: how}) for how in (winner, first)]
+            again = [cost(contexts, key, how) for how in (winner, first)]
             if winner != first and again[0] < (1 - GAIN) * again[1]:
                 chosen[key] = winner
             say(f"{rows} rows, {' '.join(map(str, key))}: {1e3 * costs[first]:.3f} ms, now {chosen[key]}")
-        done.steps[rows] = before, [_time(measure, rows, context, chosen) for context in CONTEXTS]
+        done.steps[rows] = before, [cost((context,)) for context in CONTEXTS]
     return done
 
 
@@ -124,20 +140,16 @@ def rows_of(key: Key, kv_heads: int) -> int:
     return key.rows
 
 
-def _cost(measure: Measure, rows: int, contexts: Sequence[int], chosen: Mapping[Key, Choice]) -> float:
-    return sum(_time(measure, rows, context, chosen) for context in contexts)
-
-
-def _time(measure: Measure, rows: int, context: int, chosen: Mapping[Key, Choice]) -> float:
+def _time(measure: Measure, rows: int, context: int, chosen: Mapping[Key, Choice], base: tuned.Table | None) -> float:
     try:
-        return measure(rows, context, table(chosen))
+        return measure(rows, context, table(chosen, base))
     except Exception:  # a choice that does not run is none
         return float("inf")
 
 
-def table(chosen: Mapping[Key, Choice]) -> tuned.Table:
-    """The answers as a table."""
-    made = tuned.Table()
+def table(chosen: Mapping[Key, Choice], base: tuned.Table | None = None) -> tuned.Table:
+    """The answers as a table, over those of ``base``."""
+    made = tuned.Table() if base is None else tuned.Table(dict(base.linear), dict(base.decode))
     for key, how in chosen.items():
         if isinstance(key, tuned.Decode):
             made.decode[key] = how or ()

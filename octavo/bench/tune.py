@@ -305,31 +305,32 @@ def told(
     chosen: Mapping[Key, Choice] | None = None,
 ) -> dict[str, Any]:
     """The table's file: ``kernels.tuned`` reads ``key`` and ``best``, the rest is for people. ``chosen``: what whole
-    steps decided, over what was fastest alone."""
+    steps decided, over what was fastest alone, of which ``tb_s`` speaks."""
     linear: list[dict[str, Any]] = []
     decode: list[dict[str, Any]] = []
     for key, tried in found.items():
         before, _ = choices(key)
         fastest = tried.best(before)
         best = (chosen or {}).get(key, fastest)
-        measured = best if best in tried.seconds else fastest  # not those that let the next kernel start late
         times = {one: [round(1e6 * t, 3) for t in seconds] for one, seconds in tried.seconds.items()}
         is_decode = isinstance(key, tuned.Decode)
         one: dict[str, Any] = {
             "key": list(key),
             "best": None if best is None else list(best),
             "before": None if before is None else list(before),
-            "us": times[measured],
+            # alone; what steps alone have tried has none
+            "us": times.get(best),
+            "fastest_us": times[fastest],
             "before_us": times.get(before),
             "tb_s": [
                 round(size / t / 1e12, 3)
-                for size, t in zip(_read(key, facts, dtype), tried.seconds[measured], strict=False)
+                for size, t in zip(_read(key, facts, dtype), tried.seconds[fastest], strict=False)
             ],
             "candidates": [[None if how is None else list(how), each] for how, each in times.items()],
             "failed": [[None if how is None else list(how), why] for how, why in tried.failed.items()],
         }
         if is_decode:
-            one["contexts"] = list(CONTEXTS[: len(times[measured])])
+            one["contexts"] = list(CONTEXTS[: len(times[fastest])])
         else:
             one["library_us"] = times.get(None)
         (decode if is_decode else linear).append(one)
@@ -374,7 +375,8 @@ def _read(key: Key, facts: ModelFacts, dtype: torch.dtype) -> list[int]:
 
 
 def table(record: Mapping[str, Any]) -> str:
-    """The record for a terminal: best against what is in use and the library; of decode, means over contexts."""
+    """The record for a terminal: the fastest alone against what is in use and the library, and what was chosen; of
+    decode, means over contexts."""
 
     def mean(values: Sequence[float] | None) -> float | None:
         return None if not values else sum(values) / len(values)
@@ -382,7 +384,7 @@ def table(record: Mapping[str, Any]) -> str:
     lines = []
     for one in [*record["linear"], *record["decode"]]:
         names = tuned.Linear._fields if len(one["key"]) == len(tuned.Linear._fields) else tuned.Decode._fields
-        us, before = mean(one["us"]), mean(one["before_us"])
+        us, before = mean(one["fastest_us"]), mean(one["before_us"])
         lines.append(
             dict(zip(names, one["key"], strict=True))
             | {

@@ -3,13 +3,16 @@
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from octavo.common import probe
 from octavo.config.cli import Parser, add_model, one_model
 from octavo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from octavo.bench.tune import Key
 
 
 def parser() -> Parser:
@@ -47,8 +50,11 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError(f"--max-num-seqs must be from 1 to 512, got {args.max_num_seqs}")
     if not args.seconds >= 0:  # nor what is no number
         raise ConfigError(f"--seconds must be at least 0, got {args.seconds:g}")
-    if args.source and not args.whole_steps:
-        return _again(args)
+    if any(not 1 <= rows <= 512 for rows in args.rows or ()):
+        raise ConfigError(f"--rows must be from 1 to 512, got {' '.join(map(str, args.rows))}")
+    old = _record(args.source) if args.source else {}
+    if old and not args.whole_steps:
+        return _again(args, old)
     gpus = probe.gpus()
     if not gpus:
         raise ConfigError("what is measured is a GPU, and none is here that torch can use")
@@ -75,19 +81,14 @@ def main(argv: Sequence[str]) -> int:
         finally:
             warming.close()
 
-    keys = tune.questions(facts, dtype, args.max_num_seqs)
-    if args.only:
-        kind = tuned.Linear if args.only == "linear" else tuned.Decode
-        keys = [key for key in keys if isinstance(key, kind)]
-    if args.rows:
-        keys = [key for key in keys if refine.rows_of(key, facts.kv_heads) in args.rows]
-        if not keys:
-            raise ConfigError(f"--rows {' '.join(map(str, args.rows))}: nothing is chosen for steps of such sizes")
-    old: dict[str, Any] = {}
-    if args.source:
-        old = _record(args.source)
-        before = tune.measured(old)
-        found = {key: before[key] for key in keys if key in before}
+    every = tune.questions(facts, dtype, args.max_num_seqs)
+    keys = _asked(args, facts.kv_heads, every)
+    if old:
+        if old.get("dtype") != args.dtype:
+            raise ConfigError(f"--from {args.source}: it is of {old.get('dtype')}, and --dtype says {args.dtype}")
+        found = tune.measured(old)
+        if not any(key in found for key in keys):
+            raise ConfigError(f"--from {args.source}: it says nothing of what steps of {label} ask")
     else:
         needed = tune.variants(keys, facts, dtype)
         print(f"{len(keys)} questions, {len(needed)} kernels to compile", flush=True)
@@ -96,35 +97,76 @@ def main(argv: Sequence[str]) -> int:
             room = torch.cuda.mem_get_info(device)[0] // 2
             found = tune.tune(keys, facts, dtype, device, tune.GraphClock(), begun + args.seconds, room)
             torch.cuda.empty_cache()
+    answered = {key: found[key] for key in keys if key in found}
     path = Path(args.output or tuned.folder() / f"{tuned.slug(gpus[0].name)}--{tuned.slug(label)}.json")
-    record = tune.told(found, facts, dtype, label)
+    record = tune.told(answered, facts, dtype, label)
     if args.whole_steps:
-        tuned.write(path, tune.brief(record))  # whatever comes of the second half
-        compile_all(tune.variants(refine.all_tried(found), facts, dtype))
+        if not old:
+            _write(path, record)  # whatever comes of the second half
+        tried = {key: refine.finalists(found)[key] for key in answered}
+        compile_all(tune.variants(refine.all_tried(tried), facts, dtype))
         with refine.Steps(args.model, facts, dtype, args.max_num_seqs) as steps:
             refined = refine.refine(
-                found,
+                tried,
                 facts.kv_heads,
                 steps,
+                tuned.load(gpus[0].name),
                 lambda: time.monotonic() > begun + args.seconds,
                 lambda line: print(line, flush=True),
             )
-        record = tune.told(found, facts, dtype, label, refined.chosen)
+        record = tune.told(answered, facts, dtype, label, refined.chosen)
         record["steps"] = refine.told(refined, steps.layers)
     if old:
         record["measured"] = old.get("measured", old.get("commit"))
     record["seconds"] = round(time.monotonic() - begun, 1)
     if args.details:
         tuned.write(Path(args.details), record)
-    tuned.write(path, tune.brief(record))
+    _write(path, record)
     print(tune.table(record))
     if args.whole_steps:
         print(refine.shown(record["steps"]))
-    left = len(keys) - len(found)
-    print(f"{path}: {len(found)} of {len(keys)} questions in {record['seconds']} s")
+    left = len(keys) - len(answered)
+    print(f"{path}: {len(answered)} of {len(keys)} questions in {record['seconds']} s")
     if left:
         print(f"{left} were not reached: --seconds says how long it may take")
     return 0
+
+
+def _asked(args: argparse.Namespace, kv_heads: int, keys: "Iterable[Key]") -> "list[Key]":
+    """Those of ``keys`` that ``--only`` and ``--rows`` leave. Raises ``ConfigError`` where none is left."""
+    from octavo.common.math import next_power_of_two
+    from octavo.device.kernels import tuned
+    from octavo.device.runner.decode import padded
+
+    sizes = [padded(rows) for rows in args.rows or ()]
+    buckets = {tuned.bucket(size) for size in sizes}
+    pairs = {next_power_of_two(size * kv_heads) for size in sizes}
+    kinds = {"linear": tuned.Linear, "decode": tuned.Decode}
+    found = [
+        key
+        for key in keys
+        if (args.only is None or isinstance(key, kinds[args.only]))
+        and (not sizes or (key.rows in buckets if isinstance(key, tuned.Linear) else key.pairs in pairs))
+    ]
+    if not found:
+        raise ConfigError("nothing is asked by steps of such sizes (--rows, --max-num-seqs)")
+    return found
+
+
+def _write(path: Path, record: dict[str, Any]) -> None:
+    """The table, with what it says already of other questions."""
+    from octavo.bench import tune
+    from octavo.device.kernels import tuned
+
+    made = tune.brief(record)
+    try:
+        before = json.loads(path.read_text())
+        for kind in ("linear", "decode"):
+            new = {tuple(one["key"]) for one in made[kind]}
+            made[kind] = [*(one for one in before[kind] if tuple(one["key"]) not in new), *made[kind]]
+    except (OSError, ValueError, LookupError, TypeError):  # there is none, or it makes no sense to anybody
+        made = tune.brief(record)
+    tuned.write(path, made)
 
 
 def _record(source: str) -> dict[str, Any]:
@@ -133,12 +175,12 @@ def _record(source: str) -> dict[str, Any]:
         old = json.loads(Path(source).read_text())
     except (OSError, ValueError) as error:
         raise ConfigError(f"--from {source}: {error}") from None
-    if not isinstance(old, dict):
+    if not isinstance(old, dict) or not old:
         raise ConfigError(f"--from {source}: no record of a tuning")
     return old
 
 
-def _again(args: argparse.Namespace) -> int:
+def _again(args: argparse.Namespace, old: dict[str, Any]) -> int:
     """The table of an earlier measurement, by the rule of today."""
     import torch
 
@@ -146,17 +188,18 @@ def _again(args: argparse.Namespace) -> int:
     from octavo.config.checkpoint import locate
     from octavo.device.kernels import tuned
 
-    old = _record(args.source)
     facts = locate(args.model, load_format="dummy").facts
     dtype = getattr(torch, str(old.get("dtype")), None)
     if not isinstance(dtype, torch.dtype):
         raise ConfigError(f"--from {args.source}: no record of a tuning")
-    record = tune.told(tune.measured(old), facts, dtype, str(old.get("model")))
+    found = tune.measured(old)
+    answered = {key: found[key] for key in _asked(args, facts.kv_heads, found)}
+    record = tune.told(answered, facts, dtype, str(old.get("model")))
     record |= {name: old.get(name) for name in ("gpu", "machine", "date", "seconds")} | {"measured": old.get("commit")}
     path = Path(
         args.output or tuned.folder() / f"{tuned.slug(str(old.get('gpu')))}--{tuned.slug(record['model'])}.json"
     )
-    tuned.write(path, tune.brief(record))
+    _write(path, record)
     print(tune.table(record))
     print(path)
     return 0

@@ -263,9 +263,9 @@ class TritonAttention:
             "OWN": own,
             "MIXED": mixed,
         }
-        limit = {}
+        registers = {}
         if how.programs:
-            limit["maxnreg"] = min(255, REGISTERS // (32 * how.warps * how.programs) // 8 * 8)
+            registers["maxnreg"] = min(255, REGISTERS // (32 * how.warps * how.programs) // 8 * 8)
         launch(
             kernels.decode,
             (layer.kv_heads, meta.rows, how.splits),
@@ -301,7 +301,7 @@ class TritonAttention:
             ROTARY=rotary,
             PAGE=cache.page,
             MERGE=how.merge,
-            # into registers no pages that this very step writes to
+            # not where this step has pieces of prompt: the pages that it writes to are read, once they are written
             EARLY=how.early == 1 and own,
             AHEAD=how.early if how.early > 1 else 0,
             STAGES=how.stages,
@@ -310,11 +310,11 @@ class TritonAttention:
             QN=fresh and layer.q_norm is not None,
             KN=own and layer.k_norm is not None,
             EXACT=exact(qkv.dtype),
-            **limit,
+            **registers,
             pdl=how.release,
             num_warps=how.warps,
         )
-        if how.merge == 2:
+        if how.merge == 2 and how.splits > 1:
             launch(
                 kernels.merge,
                 (meta.rows, layer.q_heads),

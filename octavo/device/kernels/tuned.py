@@ -21,7 +21,7 @@ from octavo.common.math import next_power_of_two
 
 _log = logger(__name__)
 PACKAGE = Path(__file__).parent / "tables"
-#: Numbers of a tile and of a way to decode, in the files.
+#: Numbers of a tile and of a way to decode, in the files. The last of a way came later: where it is missing it is 0.
 TILE, DECODE = 8, 8
 #: Least and most rows of a bucket of linears.
 LEAST, MOST = 16, 512
@@ -141,7 +141,9 @@ def _take(told: Mapping[str, Any], table: Table) -> None:
         else _whole(one["best"], TILE)
         for one in told["linear"]
     }
-    decodes = {Decode._make(_whole(one["key"], 3)): _whole(one["best"], DECODE) for one in told["decode"]}
+    decodes = {
+        Decode._make(_whole(one["key"], 3)): _whole((one["best"] + [0])[:DECODE], DECODE) for one in told["decode"]
+    }
     table.linear |= linears
     table.decode |= decodes
 

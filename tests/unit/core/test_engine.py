@@ -12,7 +12,7 @@ import pytest
 from core.workload import OddCompiler
 from octavo.core.engine import core as loop
 from octavo.core.engine.core import EngineCore
-from octavo.core.scheduler import book, scheduler
+from octavo.core.scheduler import book, planning, scheduler
 from octavo.core.scheduler import prompts as prefill
 from octavo.errors import ConfigError, EngineDead, OutOfMemory
 from octavo.testing.cores import Told, fake_config, hear
@@ -228,6 +228,20 @@ def test_a_newcomer_leaves_the_pages_that_those_who_run_take_soon(known, running
     core.add([ask(0, [1] * known, 60)])
     steps(core, 2, {})  # launched, and retired
     core.add([ask(1, [2] * 129, 60)])  # three pages, all that are free
+    steps(core, 1, {})
+    assert core.call("stats")["running"] == running
+    core.close()
+
+
+@pytest.mark.parametrize(("prompt", "running"), [(17, 2), (25, 1)])
+def test_a_newcomer_leaves_as_many_pages_as_those_who_run_take_soon(prompt, running, monkeypatch):
+    monkeypatch.setattr(planning, "AHEAD", 8)  # pages come one by one
+    monkeypatch.setattr(planning, "SOON", 0)
+    core = make({"page_sizes": (8,)}, page=8, memory=(7 + 1) * 8 * 4, max_model_len=56, max_num_batched_tokens=64)
+    core.add([ask(0, [1] * 8, 40)])
+    steps(core, 2, {})
+    # one of the seven pages is taken, one is with the next token, and two more within KEPT tokens: three are left
+    core.add([ask(1, [2] * prompt, 20)])
     steps(core, 1, {})
     assert core.call("stats")["running"] == running
     core.close()

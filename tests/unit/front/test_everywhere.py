@@ -27,7 +27,7 @@ def test_nobody_waits_for_another_to_begin():
 
     gate = SimpleNamespace(close=None, open=None)
     engine = SimpleNamespace(drain=lambda seconds: both("here", True))
-    service = SimpleNamespace(gate=gate, engine=engine, abort_open=None, open=set(), peers=Peers())
+    service = SimpleNamespace(gate=gate, engine=engine, stop_open=None, open=set(), peers=Peers())
     everywhere = Everywhere(service)
     assert asyncio.run(everywhere.drain(3.0)) is False
     assert set(service.peers.words) >= {"drain", "close", "open", "load"}

@@ -31,7 +31,7 @@ def test_the_fastest_few_are_tried_again_and_late():
         assert few[0] == tune.choices(key)[1][0]
         assert len(set(few)) == len(few)
     assert set(candidates.likely(ATTEND)[: refine.LIKELY]) <= {triton.Decode._make(how) for how in tried[ATTEND]}
-    every = refine.all_tried(found())
+    every = refine.all_tried(tried)
     assert every[ATTEND] == tried[ATTEND]
     for how in tried[UP]:
         assert how is None or (*how[:-1], LATE) in every[UP]
@@ -62,7 +62,7 @@ def test_what_a_whole_step_says_is_chosen():
         costs += (0.5 if down == tried[DOWN][1] else 1.0) + 0.01 * tried[ATTEND].index(attend)
         return context * (costs + (up == liked and down == tried[DOWN][1]))
 
-    refined = refine.refine(ways, SMALL.kv_heads, measure)
+    refined = refine.refine(tried, SMALL.kv_heads, measure)
     assert refined.chosen == {UP: liked, DOWN: tried[DOWN][0], ATTEND: tried[ATTEND][0]}
     assert {rows for rows, _ in asked} == {16}
     assert {context for _, context in asked} == set(CONTEXTS)
@@ -77,8 +77,21 @@ def test_what_a_whole_step_says_is_chosen():
 
 def test_it_ends_with_what_it_has():
     ways = found()
-    refined = refine.refine(ways, SMALL.kv_heads, lambda rows, context, table: 1.0, over=lambda: True)
+    refined = refine.refine(finalists(ways), SMALL.kv_heads, lambda rows, context, table: 1.0, over=lambda: True)
     assert refined.chosen == {key: few[0] for key, few in finalists(ways).items()}
+
+
+def test_of_what_is_not_asked_the_step_has_what_is_in_use():
+    tables = []
+    base = tuned.Table({UP: (1,), DOWN: (2,)}, {ATTEND: (3,)})
+    some = {DOWN: finalists(found())[DOWN]}
+    refined = refine.refine(some, SMALL.kv_heads, lambda *given: tables.append(given[2]) or 1.0, base)
+    assert set(refined.chosen) == {DOWN}
+    assert all((table.linear[UP], table.decode[ATTEND]) == ((1,), (3,)) for table in tables)
+    assert {table.linear[DOWN] for table in tables} == {*refine.all_tried(some)[DOWN]} - {
+        (*how[:-1], LATE) for how in some[DOWN][refine.LATER :] if how
+    }
+    assert base.linear[DOWN] == (2,)
 
 
 def test_steps_are_of_a_few_layers(tmp_path, monkeypatch):

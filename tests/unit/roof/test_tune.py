@@ -2,17 +2,21 @@
 
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from octavo.bench import candidates, tune
+from octavo.bench import candidates, refine, tune
 from octavo.cli import main
 from octavo.common import probe
+from octavo.common.math import next_power_of_two
+from octavo.config.checkpoint import locate
 from octavo.config.facts import ModelFacts
 from octavo.device.attention import triton
 from octavo.device.kernels import joined, tuned
 from octavo.device.kernels.joined import Tile
+from octavo.device.runner.decode import padded
 from octavo.testing import tiny
 from tests.unit.device.kernels.interpreter import HERE, interpreted
 
@@ -209,3 +213,90 @@ def test_a_table_is_chosen_again_from_what_was_measured(tmp_path, capsys):
         (tmp_path / "details.json").write_text(text)
         assert main.main(command) == 1
         assert "no record" in capsys.readouterr().err
+
+
+@pytest.fixture
+def measured(tmp_path, monkeypatch):
+    """A model, a record of all that its steps ask, where a table may lie, the questions and the model's facts; a GPU
+    whose steps all take as long."""
+    folder = tiny.write_hf(tmp_path / "model", "Qwen3ForCausalLM")
+    facts = locate(str(folder)).facts
+    with HERE:
+        keys = tune.questions(facts, torch.bfloat16, 8)
+        found = {
+            key: tune.Tried({how: [1.0 + nth] * 3 for nth, how in enumerate(tune.choices(key)[1])}) for key in keys
+        }
+    record = tune.told(found, facts, torch.bfloat16, "model") | {"gpu": "Some GPU"}
+    (tmp_path / "details.json").write_text(json.dumps(record))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(probe, "gpus", lambda: (SimpleNamespace(name="Some GPU", capability=(9, 0)),))
+    monkeypatch.setattr(tune, "variants", lambda *_: [])
+
+    class Steps:
+        layers = 2
+
+        def __init__(self, *_):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def __call__(self, rows, context, table):
+            return 1.0
+
+    monkeypatch.setattr(refine, "Steps", Steps)
+    return folder, tmp_path / "details.json", tmp_path / "table.json", keys, facts
+
+
+@pytest.mark.parametrize("whole", [[], ["--whole-steps"]], ids=["alone", "whole"])
+@pytest.mark.parametrize(
+    ("asked", "kind", "rows"),
+    [
+        (["--only", "decode"], tuned.Decode, None),
+        (["--only", "linear"], tuned.Linear, None),
+        (["--rows", "8"], None, 8),
+        (["--rows", "3", "--only", "linear"], tuned.Linear, 3),
+    ],
+)
+def test_a_part_is_chosen_anew_and_the_rest_stays(measured, asked, kind, rows, whole):
+    folder, details, table, keys, facts = measured
+    before = {"linear": [], "decode": []}
+    for key in keys:
+        entry = {"key": list(key), "best": [9] * 8, "mine": True}
+        before["linear" if isinstance(key, tuned.Linear) else "decode"].append(entry)
+    table.write_text(json.dumps(before))
+    command = ["tune", str(folder), "--from", str(details), "--output", str(table), "--max-num-seqs", "8"]
+    assert main.main([*command, *asked, *whole]) == 0
+    after = json.loads(table.read_text())
+    entries = [*after["linear"], *after["decode"]]
+    assert len(entries) == len(keys)
+    for one in entries:
+        is_linear = len(one["key"]) == 4
+        new = kind in (None, tuned.Linear if is_linear else tuned.Decode)
+        if rows is not None and is_linear:
+            new = new and one["key"][0] == tuned.bucket(rows)
+        elif rows is not None:
+            new = new and one["key"][0] == next_power_of_two(padded(rows) * facts.kv_heads)
+        assert ("mine" in one) == (not new)
+
+
+def test_what_nothing_is_chosen_of_is_a_sentence(measured, capsys):
+    folder, details, table, _, _ = measured
+    command = ["tune", str(folder), "--from", str(details), "--output", str(table)]
+    for more, word in (
+        (["--rows", "512", "--whole-steps", "--max-num-seqs", "8"], "--rows"),
+        (["--rows", "0"], "--rows must be"),
+        (["--whole-steps", "--dtype", "float16"], "--dtype says float16"),
+    ):
+        assert main.main([*command, *more]) == 1
+        assert word in capsys.readouterr().err
+    record = json.loads(details.read_text())
+    for one in record["linear"]:
+        one["key"][1] += 64
+    details.write_text(json.dumps(record))
+    assert main.main([*command, "--whole-steps", "--only", "linear"]) == 1
+    assert "says nothing of what steps of model ask" in capsys.readouterr().err
+    assert not table.exists()
