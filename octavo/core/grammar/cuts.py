@@ -82,7 +82,8 @@ class Habits:
             if mark := named(text, at):
                 at += len(mark[0])
                 continue
-            if len(said) >= KEPT:
+            place = text[at : at + AHEAD]
+            if place not in said and len(said) >= KEPT:
                 said.clear()
-            said[text[at : at + AHEAD]] = token
+            said[place] = token
             at += len(pieces[token])

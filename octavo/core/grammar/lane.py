@@ -43,13 +43,13 @@ class Work(Generic[T]):
         self.begun: float | None = None
 
     def do(self) -> None:
-        begin = self.clock()
         try:
+            begin = self.clock()
             said = self.run()
+            self.seconds = self.clock() - begin
         except BaseException as error:  # a panic of a library is no Exception; a thread has nobody to tell
             log.exception("a grammar could not be followed")
             said = f"the grammar could not be followed: {type(error).__name__}: {error}"
-        self.seconds = self.clock() - begin
         if isinstance(said, str):
             self.fault = said
         else:

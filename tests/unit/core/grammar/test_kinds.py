@@ -374,6 +374,16 @@ def test_habits_are_kept_within_bounds():
     assert habits.cut(text, 9) == [*text]
 
 
+def test_what_is_said_again_costs_no_other_habit():
+    habits = Habits(Cuts(PIECES, frozenset({EOS})))
+    texts = [b"%04d" % number for number in range(KEPT)]
+    for text in texts:
+        habits.learn(text, [text[0]])
+    for text in texts:
+        habits.learn(text, [text[0]])
+        assert len(habits._said) == KEPT
+
+
 NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 

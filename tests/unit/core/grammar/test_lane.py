@@ -196,8 +196,29 @@ def test_work_takes_what_its_clock_says():
     lane.close()
 
 
-def test_a_clock_of_another_thread_counts_its_work():
-    go, done, end = (threading.Event() for _ in range(3))
+@pytest.mark.parametrize("reads", [0, 1])
+def test_a_clock_that_raises_costs_its_own_request_only(reads):
+    said: queue.Queue = queue.Queue()
+    lane: Lane[int] = Lane(said.put)
+    left = [0.0] * reads
+
+    def clock():
+        if not left:
+            raise OSError("no such clock")
+        return left.pop()
+
+    lane.take(Work(1, lambda: LINE, clock), 0.0)
+    lane.take(Work(2, lambda: LINE), 0.0)
+    first, second = (said.get(timeout=PATIENCE) for _ in range(2))
+    assert (first.key, second.key) == (1, 2)
+    assert first.line is None
+    assert "no such clock" in first.fault
+    assert second.line is LINE
+    lane.close()
+
+
+def test_a_clock_of_another_thread_counts_its_work_and_not_what_it_waits():
+    go, done, end, never = (threading.Event() for _ in range(4))
 
     def work():
         go.wait(PATIENCE)
@@ -211,6 +232,13 @@ def test_a_clock_of_another_thread_counts_its_work():
     go.set()
     assert done.wait(PATIENCE)
     assert clock() > before
+
+    def stands_still():
+        now = clock()
+        never.wait(0.01)
+        return clock() == now
+
+    assert any(stands_still() for _ in range(1000))  # as soon as the thread has come to its wait
     end.set()
     thread.join(PATIENCE)
 
