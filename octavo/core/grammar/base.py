@@ -41,7 +41,8 @@ class Grammar(Protocol):
         """Take the last ``count`` accepted tokens back."""
 
     def forced(self, limit: int) -> list[int]:
-        """Tokens, at most ``limit``, of the text that must come next, cut as a model would most likely cut it."""
+        """Tokens, at most ``limit``, of the text that must come next, cut as a model would most likely cut it; none any
+        more where its library took too long to tell that (``Telling``)."""
 
 
 class PassedLimits(Exception):

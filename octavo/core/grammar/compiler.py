@@ -100,7 +100,7 @@ class TriedCompiler(Compiler):
         with self._lock:
             if key not in self._kept:
                 self._text += len(ref.text)
-            self._kept[key] = template, Cost(tried.dearest, tried.guesses, tried.mean)
+            self._kept[key] = template, Cost(tried.dearest, tried.mean, tried.told)
             while len(self._kept) > KEPT or (self._text > KEPT_TEXT and len(self._kept) > 1):
                 (_, old, _, _), _ = self._kept.popitem(last=False)
                 self._text -= len(old)

@@ -32,8 +32,8 @@ def share(rows: int, step: float = 0.0) -> float:
 
 
 class Telling:
-    """Whether what a grammar forces is told soon enough: it is asked no more where that took long twice, and not very
-    rarely."""
+    """Whether a library tells what a grammar forces soon enough, one for all that follow the grammar: it is asked no
+    more where that took long twice, and not very rarely."""
 
     __slots__ = ("_since",)
 
@@ -51,18 +51,18 @@ class Telling:
 
 class Cost:
     """Of one grammar, whoever follows it. ``tried``: seconds that the dearest of its first masks took elsewhere,
-    ``mean``: what they took on average (the first of all is made cold, so the dearest says nothing of the others).
+    ``mean``: what they took on average (the first of all is made cold, so the dearest says nothing of the others),
+    ``told``: in which what it forces was told there.
 
-    ``dear``: its masks are made off the loop. ``guesses``: what it forces is told soon enough to be drafted. ``mean``:
+    ``dear``: its masks are made off the loop. ``guesses``: what it forces may be asked for, to be drafted. ``mean``:
     seconds of the last masks.
     """
 
-    __slots__ = ("_good", "_most", "_need", "_telling", "_usual", "dear", "guesses", "mean")
+    __slots__ = ("_good", "_most", "_need", "_usual", "dear", "guesses", "mean")
 
-    def __init__(self, tried: float = 0.0, guesses: bool = True, mean: float | None = None):
+    def __init__(self, tried: float = 0.0, mean: float | None = None, told: float = 0.0):
         self.dear = tried > DEAR
-        self.guesses = guesses
-        self._telling = Telling()
+        self.guesses = told <= DEAR
         self._need = GOOD
         self._good = 0
         self.mean = tried if mean is None else mean
@@ -85,7 +85,3 @@ class Cost:
                 self._need, self._good = max(self._need // 2, GOOD), 0
             return
         self.dear, self._good = True, 0
-
-    def guessed(self, seconds: float) -> None:
-        """What it forces was told in so many seconds."""
-        self.guesses = self._telling.quick(seconds)

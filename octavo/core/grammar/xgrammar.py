@@ -4,12 +4,14 @@ It passes over in silence what it does not know in a JSON schema; so only what i
 """
 
 import json
+import time
 from typing import Any
 
 import xgrammar
 
 from octavo.core.grammar import prepare, schema, tags
 from octavo.core.grammar.base import PARAM, Grammar, allow
+from octavo.core.grammar.cost import Telling
 from octavo.errors import BadRequest, Unsupported
 from octavo.wire.arrays import Ints
 from octavo.wire.request import GrammarRef
@@ -89,17 +91,19 @@ class XGrammarTemplate:
     worn = False
 
     def __init__(self, compiled: Any, ends: tuple[int, ...]):
-        self._compiled = compiled
-        self._ends = ends
+        self.compiled = compiled
+        self.ends = ends
+        self.looks, self.telling = True, Telling()
 
     def open(self) -> "XGrammarState":
-        return XGrammarState(xgrammar.GrammarMatcher(self._compiled), self._ends)
+        return XGrammarState(self)
 
 
 class XGrammarState(Grammar):
-    def __init__(self, matcher: Any, ends: tuple[int, ...]):
-        self._matcher = matcher
-        self._ends = ends
+    def __init__(self, template: XGrammarTemplate):
+        self._template = template
+        self._matcher = xgrammar.GrammarMatcher(template.compiled)
+        self._ends = template.ends
         #: Ends that were said; the library takes none but the first.
         self._beyond = 0
 
@@ -123,7 +127,13 @@ class XGrammarState(Grammar):
             self._matcher.rollback(count - beyond)
 
     def forced(self, limit: int) -> list[int]:
-        return [] if self._beyond else self._matcher.find_jump_forward_tokens()[:limit]
+        template = self._template
+        if self._beyond or not template.looks:
+            return []
+        begin = time.thread_time()
+        tokens = self._matcher.find_jump_forward_tokens()
+        template.looks = template.telling.quick(time.thread_time() - begin)
+        return tokens[:limit]
 
 
 def _schema(value: Any, closed: bool) -> Any:

@@ -1,15 +1,19 @@
 """A vocabulary of the 256 bytes, and questions to a grammar compiled for it."""
 
+import itertools
 import json
 import random
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from octavo.core.grammar.base import Grammar, allows
 from octavo.core.grammar.guidance import Guidance
 from octavo.errors import BadRequest
+from octavo.testing.served import PATIENCE
 from octavo.wire.request import GrammarRef
 from octavo.wire.vocabulary import Vocabulary
 
@@ -25,6 +29,12 @@ def engine() -> Guidance:
 def opened(kind: str, text: Any, **more: Any) -> Grammar:
     text = text if isinstance(text, str) else json.dumps(text)
     return engine().build(engine().prepare(GrammarRef(kind, text, **more))).open()
+
+
+def told_late(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    """Whatever an engine is asked takes longer than it may, by the engine's own clock."""
+    ticks = itertools.count(0.0, 2 * PATIENCE)
+    monkeypatch.setattr(f"octavo.core.grammar.{module}.time", SimpleNamespace(thread_time=lambda: next(ticks)))
 
 
 def schema(value: Any, **more: Any) -> Grammar:

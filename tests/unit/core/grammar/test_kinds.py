@@ -17,11 +17,18 @@ from octavo.core.grammar.guidance import Guidance
 from octavo.core.grammar.manager import Follower
 from octavo.core.grammar.reasoning import Reasoning
 from octavo.errors import BadRequest
+from octavo.testing.served import PATIENCE
 from octavo.wire.request import GrammarRef
 from octavo.wire.vocabulary import Vocabulary
-from tests.unit.core.grammar.support import EOS, ids, mask, opened, says
+from tests.unit.core.grammar.support import EOS, ids, mask, opened, says, told_late
 
 THINK_END = 260
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """However long this machine takes, what is forced is told soon enough."""
+    monkeypatch.setattr("octavo.core.grammar.cost.DEAR", PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -398,6 +405,19 @@ def test_answers_teach_drafts_how_the_model_cuts_and_guesses_do_not():
         follower.fill_window(window, drafts)  # looks ahead, and takes it back
         assert all(follower.accept(token) for token in said)
         assert follower.drafts(16) == []
+
+
+def test_what_is_told_late_twice_is_asked_of_no_answer_again(monkeypatch):
+    template = bound().build(bound().prepare(GrammarRef("lark", NAMING[0])))
+    told_late(monkeypatch, "guidance")
+    answers = [Follower(template.open(), Reasoning(GrammarRef("lark", "")), (EOS,), (EOS,)) for _ in range(3)]
+    assert [one.drafts(1) for one in answers] == [[261], [261], []]
+    for follower in answers:
+        for token in (261, *b"name"):
+            assert line(follower) == ([token, 259] if token == ord("n") else [token])
+            assert follower.accept(token)
+        assert follower.drafts(1) == []
+        assert line(follower) == [260]
 
 
 def test_a_grammar_that_breaks_in_a_window_ends_its_own_request():

@@ -9,7 +9,7 @@ import pytest
 
 from octavo.common.proc import clocked
 from octavo.core.grammar.base import Grammar
-from octavo.core.grammar.cost import DEAR, DEAR_MEAN, FORGIVEN, GOOD, PART, STEP, USUAL, Cost, budget, share
+from octavo.core.grammar.cost import DEAR, DEAR_MEAN, FORGIVEN, GOOD, PART, STEP, USUAL, Cost, Telling, budget, share
 from octavo.core.grammar.lane import Lane, Work
 from octavo.core.grammar.manager import Follower, Grammars
 from octavo.core.grammar.reasoning import FREE, Reasoning
@@ -99,7 +99,8 @@ def test_many_rows_have_less_each_but_what_is_usual():
 def test_what_was_tried_elsewhere_is_known_at_once():
     assert Cost(2 * DEAR).dear
     assert not Cost(DEAR / 2).dear
-    assert not Cost(guesses=False).guesses
+    assert Cost(told=DEAR / 2).guesses
+    assert not Cost(told=2 * DEAR).guesses
 
 
 class Clocked(Grammar):
@@ -120,7 +121,6 @@ class Clocked(Grammar):
         pass
 
     def forced(self, limit):
-        self.clock[0] += self.seconds
         return [1] * limit
 
 
@@ -173,18 +173,19 @@ def test_windows_of_drafts_have_time_for_each_of_their_masks(clock):
     assert left == set()
 
 
-def test_what_is_forced_is_not_asked_for_again_where_that_took_long(clock):
-    quick, slow = follower(Clocked(clock, USUAL)), follower(Clocked(clock, 2 * DEAR))
-    for one in (quick, slow, quick, slow):  # once may be the machine's doing
-        assert one.drafts(2) == [1, 1]
-    assert quick.drafts(2) == [1, 1]
-    assert slow.drafts(2) == []
-    rarely = Cost()
+def test_what_is_forced_is_not_asked_for_where_it_was_told_late_elsewhere(clock):
+    assert follower(Clocked(clock, USUAL), Cost(told=USUAL)).drafts(2) == [1, 1]
+    assert follower(Clocked(clock, USUAL), Cost(told=2 * DEAR)).drafts(2) == []
+
+
+def test_what_is_told_late_twice_is_not_asked_for_again_unless_that_is_rare():
+    often, rarely = Telling(), Telling()
+    assert often.quick(2 * DEAR)  # once may be the machine's doing
+    assert often.quick(USUAL)
+    assert not often.quick(2 * DEAR)
     for _ in range(3):
-        rarely.guessed(2 * DEAR)
-        for _ in range(FORGIVEN):
-            assert rarely.guesses
-            rarely.guessed(USUAL)
+        assert rarely.quick(2 * DEAR)
+        assert all(rarely.quick(USUAL) for _ in range(FORGIVEN))
 
 
 def test_work_takes_what_its_clock_says():

@@ -246,3 +246,11 @@ def test_a_vocabulary_without_an_end_cannot_be_ruled():
             found.compile(GrammarRef("regex", "a"))
     finally:
         found.close()
+
+
+def test_the_process_says_seconds_and_whoever_asked_it_judges_them(compiler, monkeypatch):
+    for text, limit, soon in (("ab", PATIENCE, True), ("abc", 0.0, False)):
+        monkeypatch.setattr("octavo.core.grammar.cost.DEAR", limit)
+        compiler.compile(ref := GrammarRef("regex", text))
+        cost = compiler.cost(ref)
+        assert (cost.dear, cost.guesses) == (not soon, soon)

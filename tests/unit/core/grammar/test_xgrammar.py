@@ -7,7 +7,7 @@ import pytest
 
 from octavo.errors import BadRequest
 from octavo.wire.request import GrammarRef
-from tests.unit.core.grammar.support import BYTES, EOS, ids, mask, says
+from tests.unit.core.grammar.support import BYTES, EOS, ids, mask, says, told_late
 from tests.unit.core.grammar.test_schema import CASES, REFUSED, orders
 
 pytest.importorskip("xgrammar")
@@ -80,3 +80,9 @@ def test_ends_windows_and_forced_text(engine):
     assert ids(mask(grammar)) == [EOS]
     grammar.rollback(3)
     assert ids(mask(grammar)) == [98]
+
+
+def test_what_is_told_late_twice_is_asked_of_no_answer_again(engine, monkeypatch):
+    template = engine.build(engine.prepare(GrammarRef("regex", "abc?")))
+    told_late(monkeypatch, "xgrammar")
+    assert [template.open().forced(1) for _ in range(3)] == [[97], [97], []]
