@@ -15,7 +15,7 @@ import urllib.request
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from octavo.common.client import FAILURES, Identity, bearer, fetch, reason
+from octavo.common.client import FAILURES, Identity, bearer, fetch, reason, refusal
 from octavo.errors import ConfigError, EngineDead
 
 #: Ids under this one are often special tokens: random prompts leave them out where the vocabulary allows.
@@ -91,9 +91,10 @@ def models(url: str, key: str | None, who: Identity | None = None) -> list[str]:
         request = urllib.request.Request(address, headers=bearer(key))
         with fetch(request, 10, who) as answer:
             names = [one["id"] for one in json.load(answer)["data"]]
+    except urllib.error.HTTPError as error:
+        raise ConfigError(f"the server at {address} does not tell its models: {refusal(error)}") from None
     except (*FAILURES, ValueError, KeyError) as error:
-        why = str(error) if isinstance(error, urllib.error.HTTPError) else reason(error)
-        raise ConfigError(f"no server answers at {address}: {why}") from None
+        raise ConfigError(f"no server answers at {address}: {reason(error)}") from None
     if not names:
         raise ConfigError(f"the server at {address} has no model")
     return names

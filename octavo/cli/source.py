@@ -9,6 +9,7 @@ import urllib.request
 from argparse import Namespace
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from octavo.cli.terminal import waiting
@@ -67,7 +68,7 @@ def add_source_flags(parser: Parser) -> None:
     parser.add_argument("--model-name", metavar="NAME", help="the server's name of the model (its first)")
     parser.add_argument("--api-key", metavar="KEY", help="key for the server (OCTAVO_API_KEY)")
     add_tls_flags(parser)
-    parser.add_argument("-q", "--quick", metavar="TEXT", help="answer this one text and end")
+    parser.add_argument("-q", "--quick", "--prompt", metavar="TEXT", help="answer this one text and end")
     parser.add_argument("--stats", action="store_true", help="tell time to first token and tokens per second")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="longest answer")
     parser.add_argument("--temperature", type=float, metavar="T", help="0: always the likeliest token")
@@ -76,6 +77,8 @@ def add_source_flags(parser: Parser) -> None:
 
 def open_source(parsed: Namespace) -> Source:
     """What the flags ask for. Raises ``ConfigError``."""
+    if parsed.model is not None and any(map(str.isspace, parsed.model)) and not Path(parsed.model).exists():
+        raise ConfigError(f"{parsed.model!r} is no model; a text to answer goes behind -q")
     if parsed.url is None:
         for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
             if getattr(parsed, name) is not None:
@@ -164,8 +167,13 @@ class Remote:
         pass
 
     def _first_model(self) -> str:
-        with self._open("/v1/models", None) as answer:
-            return json.load(answer)["data"][0]["id"]
+        try:
+            with self._open("/v1/models", None) as answer:
+                return json.load(answer)["data"][0]["id"]
+        except RequestError as error:
+            raise ConfigError(f"the server at {self._url} does not tell its model: {error}") from None
+        except (ValueError, LookupError, TypeError):
+            raise ConfigError(f"the server at {self._url} does not tell its model: name it with --model-name") from None
 
     def _stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         self.usage = None

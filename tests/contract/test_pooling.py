@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+from octavo.errors import EngineDead, Unsupported
+from octavo.front.server.errors import respond
+
 PATHS = ["/v1/embeddings", "/v2/embed", "/pooling", "/classify", "/score", "/v1/score", "/rerank", "/v1/rerank",
          "/v2/rerank"]  # fmt: skip
 
@@ -23,3 +26,9 @@ def test_the_document_has_them(server):
     for path in PATHS:
         assert "501" in paths[path]["post"]["responses"]
         assert "200" not in paths[path]["post"]["responses"]
+
+
+def test_nobody_asks_again_for_what_there_is_not():
+    """OpenAI's clients try a 5xx again, unless they are told not to."""
+    assert respond(Unsupported("no pooling"), "/v1/embeddings").headers["x-should-retry"] == "false"
+    assert "x-should-retry" not in respond(EngineDead("gone"), "/v1/embeddings").headers

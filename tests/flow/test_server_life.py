@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -259,6 +260,19 @@ def test_what_is_not_finished_in_time_is_aborted(tmp_path, number, seconds):
         server.process.send_signal(number)
         assert '"finish_reason":"abort"' in asker.done().text
         assert asker.text.rstrip().endswith("data: [DONE]")
+        assert server.wait() == 0
+
+
+def test_an_answer_of_nothing_is_none(tmp_path):
+    """Who does not stream has been told of nothing when the server ends."""
+    with served(tmp_path, "--shutdown-timeout", "0", latency=0.05) as server, ThreadPoolExecutor(1) as pool:
+        server.ready()
+        answer = pool.submit(server.post, TEXT, LONG)
+        opened(server, 1)
+        server.process.send_signal(signal.SIGTERM)
+        status, body = answer.result(PATIENCE)
+        assert status == 503, body
+        assert "shutting down" in body["error"]["message"]
         assert server.wait() == 0
 
 

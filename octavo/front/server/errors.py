@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from octavo.common.log import logger
-from octavo.errors import EngineDead, OctavoError, Overloaded, RequestError
+from octavo.errors import EngineDead, OctavoError, Overloaded, RequestError, Unsupported
 from octavo.front.server.anthropic import errors as anthropic
 
 _log = logger(__name__)
@@ -93,6 +93,8 @@ def respond(error: BaseException, path: str) -> Response:
         headers["retry-after"] = str(max(1, round(error.retry_after)))
     elif isinstance(error, Unauthorized):
         headers["www-authenticate"] = "Bearer"
+    elif isinstance(error, Unsupported):
+        headers["x-should-retry"] = "false"  # what OpenAI's clients ask before they try a 5xx again
     elif isinstance(error, HTTPException):
         headers |= error.headers or {}
     return Response(body, info.code, headers, media_type="application/json")

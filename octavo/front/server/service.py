@@ -243,6 +243,11 @@ class Service:
         self.open.add(work)
         return work
 
+    @property
+    def ended(self) -> bool:
+        """Whether what was open has been aborted, since the server stops."""
+        return self._ended
+
     def stop_open(self) -> None:
         """Have the engine end what runs; who asked gets all that was made so far, with reason "abort"."""
         for work in list(self.open):

@@ -6,11 +6,11 @@ import stat
 
 import pytest
 
-from octavo.cli import terminal
+from octavo.cli import main, terminal
 from octavo.cli.chat import COMMANDS, Session
 from octavo.cli.source import Local, Piece, Remote, Usage
 from octavo.cli.talk import OPTIONS, load, save
-from octavo.errors import ConfigError, RequestFailed
+from octavo.errors import ConfigError, RequestError, RequestFailed
 
 
 class Said:
@@ -267,3 +267,21 @@ def test_an_engine_here_tells_reasoning_apart_too(monkeypatch, tmp_path):
         assert "".join(source.complete("hi", {"max_tokens": 5}))
     finally:
         source.close()
+
+
+@pytest.mark.parametrize("word", ["chat", "complete"])
+def test_what_a_user_gets_wrong_is_a_sentence(word, capsys, monkeypatch):
+    assert main.main([word, "The capital of France is"]) == 1
+    assert "goes behind -q" in capsys.readouterr().err
+
+    def refuse(self, path, body):
+        raise RequestError("a valid API key is needed")
+
+    monkeypatch.setattr(Remote, "_open", refuse)
+    assert main.main([word, "-q", "x", "--url", "http://127.0.0.1:9"]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "a valid API key is needed" in said
+    monkeypatch.setattr(Remote, "_open", lambda *_: io.BytesIO(b'{"data": []}'))
+    assert main.main([word, "-q", "x", "--url", "http://127.0.0.1:9"]) == 1
+    assert "--model-name" in capsys.readouterr().err

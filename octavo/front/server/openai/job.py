@@ -9,7 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo.errors import BadRequest
+from octavo.errors import BadRequest, EngineDead
 from octavo.front.server.openai.chunks import Cached, Reasoned, UsageChunk
 from octavo.front.server.openai.schema import (
     Answer,
@@ -147,9 +147,12 @@ class Job(ABC, Generic[B]):
     async def _whole(self) -> Answer:
         try:
             await self.start()
-            return await self.answer()
+            answer = await self.answer()
         finally:
             self.close()
+        if self.service.ended and not self.tally.usage().completion_tokens:
+            raise EngineDead("the server is shutting down")  # nobody takes an answer of nothing for one
+        return answer
 
     async def _frames(self) -> AsyncGenerator[bytes]:
         async for place, output in merged(self.work.streams):
