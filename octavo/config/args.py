@@ -155,7 +155,9 @@ class EngineArgs:
         parse=count,
     )
     gpu_memory_utilization: float | None = flag(
-        "share of a GPU's memory for weights, steps and KV cache together (0.9)", group="cache", metavar="SHARE"
+        "share of a GPU's memory for weights, steps and KV cache together (0.9); no effect on a CPU",
+        group="cache",
+        metavar="SHARE",
     )
     enable_prefix_caching: bool | None = flag("reuse the KV cache of prompts that begin alike", group="cache")
     max_num_seqs: int | None = flag("requests that run at once", group="schedule", metavar="N")
@@ -221,9 +223,9 @@ class EngineArgs:
             plain = str(name).replace("-", "_")
             target = known.get(plain)
             if target is None:
-                if foreign.takes(plain, value, source):
+                if foreign.takes(str(name), value, source):
                     continue
-                raise ConfigError(f"unknown {source} {name!r}{nearest(plain, known)}")
+                raise ConfigError(f"unknown {source} {name!r}{foreign.called(plain) or nearest(plain, known)}")
             if target in found:
                 raise ConfigError(f"{source} {name!r} is given twice (it is the same as {target!r})")
             found[target] = convert(cls, target, value, source)
@@ -349,8 +351,8 @@ class ServeArgs(EngineArgs):
     )
     disable_fastapi_docs: bool | None = flag("no /docs and /openapi.json", group="server", negatable=False)
     enable_control_routes: bool | None = flag(
-        "serve /pause, /resume, /sleep, /wake_up, /reset_prefix_cache and /server_info too; needs a key, or a --host "
-        "that only this machine reaches",
+        "serve /pause, /resume, /sleep, /wake_up, /reset_prefix_cache and /server_info too (/start_profile needs "
+        "--profiler-config); needs a key, or a --host that only this machine reaches",
         group="server",
     )
     profiler_config: dict | None = flag(

@@ -53,12 +53,20 @@ def locate(
         return _read(name, path)
     if name == DEFAULT_MODEL:
         return replace(_read(name, embedded()), generation=_RECOMMENDED)
-    if path.is_absolute() or name.startswith(("./", "../", "~")) or name.count("/") not in (1, 2) or "\\" in name:
+    check_name(name)
+    return _read(name, _download(name, revision, download_dir, load_format))
+
+
+def check_name(model: str | None) -> None:
+    """Raises ``ConfigError`` for what is no path here and no name of the hub; nothing is read or asked for."""
+    if not model or model == DEFAULT_MODEL or os.path.exists(Path(model).expanduser()):
+        return
+    local = Path(model).is_absolute() or model.startswith(("./", "../", "~"))
+    if local or model.count("/") not in (1, 2) or "\\" in model:
         raise ConfigError(
-            f"model {name!r} is neither a directory nor a GGUF file here, and no hub name (owner/name); "
+            f"model {model!r} is neither a directory nor a GGUF file here, and no hub name (owner/name); "
             f"without a model the embedded {DEFAULT_MODEL} is served"
         )
-    return _read(name, _download(name, revision, download_dir, load_format))
 
 
 def embedded() -> Path:

@@ -20,7 +20,7 @@ T = TypeVar("T", bound=EngineArgs)
 class Parser(argparse.ArgumentParser):
     """argparse that fails with one sentence and, for an unknown flag, names the nearest known one (exit status 2)."""
 
-    #: Whether its flags are those of an engine: then vLLM's that octavo has none of may stand among them.
+    #: Whether its flags are those of an engine: then those of others that octavo has none of may stand among them.
     engine = False
 
     def __init__(self, **options: Any):
@@ -91,7 +91,7 @@ def add_flags(parser: Parser, cls: type[EngineArgs], skip: Sequence[str] = ()) -
 def add_model(parser: argparse.ArgumentParser) -> None:
     """MODEL, by place or by flag; ``one_model`` reads it."""
     parser.add_argument("model", nargs="?", metavar="MODEL", help="directory, GGUF file or hub name")
-    parser.add_argument("--model", dest="model_flag", metavar="MODEL", help="the same, as a flag")
+    parser.add_argument("-m", "--model", dest="model_flag", metavar="MODEL", help="the same, as a flag")
 
 
 def one_model(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo.common.words import nearest
 from octavo.config.reader import Reader, positive
 from octavo.errors import ConfigError
 
@@ -134,8 +133,8 @@ def architecture(config: Mapping[str, Any]) -> tuple[str, str]:
     name = names[0]
     ours = TEXT_PARTS.get(name, name)
     if ours not in ARCHITECTURES:
-        hint = nearest(name, [*ARCHITECTURES, *TEXT_PARTS])
-        raise ConfigError(f"architecture {name!r} is not supported{hint}; supported: {_known()}")
+        # no nearest name: an architecture is never misspelt, and one with a similar name is another model
+        raise ConfigError(f"architecture {name!r} is not supported; supported: {_known()}")
     return name, ours
 
 

@@ -1,7 +1,8 @@
-"""Arguments of vLLM that octavo has none of: what asks for nothing is taken, the rest is refused with a reason.
+"""Arguments of other engines that octavo has none of: what asks for nothing is taken, the rest refused with a reason.
 
 Start scripts and calls of ``LLM`` that were written for vLLM go on to work where they ask for what is done here anyway.
-None of these is a field of ``EngineArgs``, and no help shows them.
+None of these is a field of ``EngineArgs``, and no help shows them. ``CALLED`` has the names that other engines give to
+what octavo has under a name of its own.
 """
 
 import json
@@ -9,29 +10,37 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
+from octavo.common.log import logger
 from octavo.errors import ConfigError
+
+_log = logger(__name__)
 
 
 class Foreign(NamedTuple):
-    """``why`` there is none; ``harmless``: values that ask for nothing, as ``_plain`` writes them (* is any);
-    ``switch``: on the command line it takes no value. ``secret``: its value is never shown."""
+    """``why`` there is none; ``harmless``: values that ask for nothing, as ``_plain`` writes them (* is any), ``told``:
+    those of them that a warning tells of; ``switch``: on the command line it takes no value. ``secret``: its value is
+    never shown."""
 
     why: str
     harmless: tuple[str, ...] = ()
     switch: bool = False
     secret: bool = False
+    told: tuple[str, ...] = ()
 
 
 _ONE = "one device runs a model: leave it out"
 _LORA = "there are no LoRA adapters"
 _TEXT = "models take text only: leave it out"
 _ALWAYS = ("true", "false")
+#: Most characters of a value that are shown.
+_SHOWN = 60
 
 #: Name -> what becomes of it. A value of None never asks for anything.
 FOREIGN: dict[str, Foreign] = {
     **dict.fromkeys(
         ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "data_parallel_size_local",
-         "decode_context_parallel_size", "prefill_context_parallel_size", "nnodes"),
+         "decode_context_parallel_size", "prefill_context_parallel_size", "nnodes",
+         "tp", "tp_size", "dp", "dp_size", "pp_size"),  # SGLang's
         Foreign(_ONE, ("1",)),
     ),
     **dict.fromkeys(("node_rank", "data_parallel_rank"), Foreign(_ONE, ("0",))),
@@ -41,7 +50,10 @@ FOREIGN: dict[str, Foreign] = {
     "disable_frontend_multiprocessing": Foreign(
         "the engine of a server is always a process of its own: leave it out", ("false",), switch=True
     ),
-    "trust_remote_code": Foreign("no code of a checkpoint is ever run: leave it out", ("false",), switch=True),
+    "trust_remote_code": Foreign(
+        "no code of a checkpoint is ever run; models that octavo knows need none: leave it out",
+        _ALWAYS, switch=True, told=("true",),
+    ),
     "middleware": Foreign("a server runs no code but its own: put a proxy before it"),
     "uds": Foreign("a server listens on --host and --port"),
     "hf_token": Foreign("it is read from HF_TOKEN in the environment", secret=True),
@@ -84,6 +96,13 @@ FOREIGN: dict[str, Foreign] = {
     "convert": Foreign("models generate text: leave it out", ("auto", "none")),
     "model_impl": Foreign("models are octavo's own: leave it out", ("auto", "vllm")),
     "config_format": Foreign("a checkpoint has a config.json, or is a GGUF file: leave it out", ("auto", "hf")),
+    # llama.cpp's
+    **dict.fromkeys(
+        ("n_gpu_layers", "gpu_layers"),
+        Foreign("a model is on one device as a whole, which --device names", ("all", "auto", "99", "999")),
+    ),
+    "jinja": Foreign("chat templates always are: leave it out", ("true",), switch=True),
+    "metrics": Foreign("/metrics is always there: leave it out", ("true",), switch=True),
 }  # fmt: skip
 _SHORT = {
     "-tp": "tensor_parallel_size",
@@ -93,26 +112,64 @@ _SHORT = {
     "-q": "quantization",
     "-cc": "compilation_config",
     "-O": "optimization_level",
+    "-ngl": "n_gpu_layers",
+}
+
+#: A name that SGLang or llama.cpp has for something -> octavo's (no_: turned off).
+CALLED: dict[str, str] = {
+    "model_path": "model",
+    "tokenizer_path": "tokenizer",
+    "context_length": "max_model_len",
+    "mem_fraction_static": "gpu_memory_utilization",
+    "max_running_requests": "max_num_seqs",
+    "chunked_prefill_size": "max_num_batched_tokens",
+    "schedule_policy": "scheduling_policy",
+    "random_seed": "seed",
+    "disable_radix_cache": "no_enable_prefix_caching",
+    "disable_cuda_graph": "enforce_eager",
+    "json_model_override_args": "hf_overrides",
+    "grammar_backend": "structured_outputs_backend",
+    **dict.fromkeys(("ctx_size", "-c"), "max_model_len"),
+    **dict.fromkeys(("hf_repo", "-hf", "-hfr", "-m"), "model"),
+    **dict.fromkeys(("-t", "-tb", "threads_batch"), "threads"),
+    **dict.fromkeys(("parallel", "-np"), "max_num_seqs"),
+    **dict.fromkeys(("batch_size", "-b", "ubatch_size", "-ub"), "max_num_batched_tokens"),
+    **dict.fromkeys(("alias", "-a"), "served_model_name"),
+    "chat_template_file": "chat_template",
 }
 
 
+def called(name: str, known: Collection[str] = ()) -> str:
+    """The end of a sentence that says what octavo calls a flag (or else an argument) of another engine; nothing for
+    other names. ``known``: the flags that there are."""
+    flag = name.startswith("-")
+    ours = CALLED.get(name[2:].replace("-", "_") if name.startswith("--") else name)
+    if ours is None:
+        return ""
+    if not flag:
+        return f": octavo calls it {ours[3:]}=False" if ours.startswith("no_") else f": octavo calls it {ours}"
+    if ours == "model" and "--model" not in known:
+        return ": octavo takes it as MODEL, without a flag"
+    return f": octavo calls it --{ours.replace('_', '-')}"
+
+
 def takes(name: str, value: Any, source: str = "argument") -> bool:
-    """Whether ``name`` (with underscores) is here, and ``value`` of it asks for nothing.
+    """Whether ``name`` is here, and ``value`` of it asks for nothing.
 
     Raises ``ConfigError`` with the reason where it asks for something. ``source`` is what the name is, for messages.
     """
-    foreign = FOREIGN.get(name)
+    foreign = FOREIGN.get(name.replace("-", "_"))
     if foreign is None:
         return False
-    if why := _refusal(foreign, value):
-        raise ConfigError(f"unknown {source} {name!r}{why}")
+    shown = repr(value)[:_SHOWN]
+    _take(foreign, value, name if foreign.secret else f"{name}={shown}" if source == "argument" else f"{name}: {shown}")
     return True
 
 
 def without(words: Sequence[str], known: Collection[str]) -> list[str]:
     """``words`` of a command line less the flags that ask for nothing; ``known``: flags that are the parser's own.
 
-    Raises ``ConfigError`` with the reason for a flag that asks for something.
+    Raises ``ConfigError`` with the reason for a flag that asks for something, and with octavo's name of what has one.
     """
     kept: list[str] = []
     at = 0
@@ -125,6 +182,8 @@ def without(words: Sequence[str], known: Collection[str]) -> list[str]:
         name = _SHORT.get(flag) or (flag[2:].replace("-", "_") if flag.startswith("--") else "")
         off = name.startswith("no_") and FOREIGN.get(name[3:], Foreign("")).switch
         foreign = FOREIGN.get(name[3:] if off else name)
+        if word.startswith("-") and flag not in known and (ours := called(flag, known)):
+            raise ConfigError(f"unknown flag {flag}{ours}")
         if word == "--" or foreign is None or flag in known:
             kept.append(word)
             if word == "--":
@@ -137,19 +196,19 @@ def without(words: Sequence[str], known: Collection[str]) -> list[str]:
                 raise ConfigError(f"flag {flag} expects a value ({foreign.why})")
             value = words[at]
             at += 1
-        if why := _refusal(foreign, value):
-            raise ConfigError(f"unknown flag {flag}{why}")
+        shown = value[:_SHOWN] if value.isprintable() else repr(value[:_SHOWN])
+        _take(foreign, value, flag if foreign.secret or foreign.switch else f"{flag} {shown}")
     return kept
 
 
-def _refusal(foreign: Foreign, value: Any) -> str:
-    """Why ``value`` cannot be had, in brackets; nothing where it asks for nothing."""
+def _take(foreign: Foreign, value: Any, said: str) -> None:
+    """Raises ``ConfigError`` where ``value`` asks for something. ``said``: name and value, as they were given."""
     plain = _plain(value)
-    if not plain or "*" in foreign.harmless or plain in foreign.harmless:
-        return ""
-    said = "" if foreign.secret or foreign.switch else f" {plain[:60]!r}"
-    possible = "" if foreign.switch or not foreign.harmless else f"; possible: {', '.join(foreign.harmless)}"
-    return f"{said} ({foreign.why}{possible})"
+    if plain in foreign.told:
+        _log.warning("%s has no effect: %s", said, foreign.why)
+    elif plain and "*" not in foreign.harmless and plain not in foreign.harmless:
+        possible = "" if foreign.switch or not foreign.harmless else f"; possible: {', '.join(foreign.harmless)}"
+        raise ConfigError(f"not supported: {said} ({foreign.why}{possible})")
 
 
 def _plain(value: Any) -> str:

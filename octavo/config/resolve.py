@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.common import probe
+from octavo.common.log import logger
 from octavo.config import env, generation, structured
 from octavo.config.args import EngineArgs, ServeArgs
 from octavo.config.checkpoint import Checkpoint, locate
@@ -30,7 +31,11 @@ from octavo.config.speculation import FORCED, speculation_of
 from octavo.errors import ConfigError
 from octavo.params import MAX_STOP_STRINGS
 
+_log = logger(__name__)
+
 ASKED = "as asked"
+#: Of a value that is taken for the sake of calls and scripts that run on a GPU too.
+NO_GPU = "no effect on a CPU: kv_cache_memory_bytes (--kv-cache-memory) says how large the KV cache is"
 #: Most requests that run at once: each keeps a row of every table of the device.
 MAX_ROWS = 16384
 #: Milliseconds for which an arrival may wait behind decode steps that are launched already: unless asked, at most.
@@ -92,6 +97,8 @@ def resolve(args: EngineArgs, machine: Machine | None = None, worker: str = WORK
     why = {}
     for name, decide in DECISIONS.items():
         facts.decided[name], why[name] = decide(facts)
+    if why["cache.utilization"] == NO_GPU:
+        _log.warning("gpu_memory_utilization %s has %s", facts.decided["cache.utilization"], NO_GPU)
     sections: dict[str, dict[str, Any]] = {}
     for name, value in facts.decided.items():
         section, _, key = name.partition(".")
@@ -155,7 +162,9 @@ def threads(facts: Facts) -> tuple[int | None, str]:
     _at_least("threads", facts.args.threads, 1)
     if (facts.args.threads or 1) > MAX_THREADS:
         raise ConfigError(f"--threads must be at most {MAX_THREADS}, got {facts.args.threads}")
-    return _said(facts.args.threads, None, f"as many as the cores this process may use ({facts.machine.cores})")
+    if facts.decided["device.platform"] != "cpu":
+        return _said(facts.args.threads, None, "torch's own number: the GPU computes")
+    return _said(facts.args.threads, facts.machine.cores, "the cores this process may use")
 
 
 @decides("device.attention_backend")
@@ -330,7 +339,7 @@ def utilization(facts: Facts) -> tuple[float, str]:
     if asked is not None and not 0 < asked <= 1:
         raise ConfigError(f"--gpu-memory-utilization must be over 0 and at most 1, got {asked}")
     if asked is not None and facts.decided["device.platform"] == "cpu":
-        raise ConfigError(f"--gpu-memory-utilization {asked}: the model runs on a CPU; there is --kv-cache-memory")
+        return asked, NO_GPU
     if asked is not None and facts.decided["cache.memory"] is not None:
         raise ConfigError("--gpu-memory-utilization and --kv-cache-memory say the same thing twice; give one of them")
     return _said(asked, 0.9, "of a GPU's memory")
@@ -348,7 +357,7 @@ def prefix_caching(facts: Facts) -> tuple[bool, str]:
 def max_model_len(facts: Facts) -> tuple[int | None, str]:
     asked, own = facts.args.max_model_len, facts.checkpoint.facts.max_positions
     if asked is None or asked == -1:
-        return None, f"the model's {own}, cut to what fits in memory"
+        return None, "the model's own, cut at the start to what fits in memory"
     _at_least("max-model-len", asked, 1)
     if asked > own:
         raise ConfigError(f"--max-model-len {asked} is over the {own} positions that the model was made for")

@@ -4,6 +4,7 @@ import json
 from typing import Any, NamedTuple
 
 from octavo.config.engine import EngineConfig
+from octavo.config.speculation import said
 
 #: Decided value -> the flags that say it, where that is not the one of its own name.
 FLAGS: dict[str, tuple[str, ...]] = {
@@ -23,6 +24,10 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "schedule.depth": ("async_scheduling",),
     "schedule.speculation": ("speculative_config",),
 }
+#: Decided values of which None means that only the device can say.
+_LATER = ("device.threads", "device.attention_backend", "cache.page", "cache.memory")
+#: What is shown of them.
+AT_START = "(chosen at start)"
 #: Values up to this many characters stay in columns; a path or a template is shown whole.
 _WIDE = 60
 
@@ -41,7 +46,14 @@ def rows(config: EngineConfig) -> list[Row]:
     found = []
     for name, reason in config.why.items():
         section, _, key = name.partition(".")
-        found.append(Row(name, getattr(getattr(config, section), key), FLAGS.get(name, (key,)), reason))
+        value = getattr(getattr(config, section), key)
+        if name == "schedule.max_model_len" and value is None:
+            value = config.model.facts.max_positions
+        elif name == "schedule.speculation" and value is not None:
+            value = said(value)
+        elif name in _LATER and value is None:
+            value = AT_START
+        found.append(Row(name, value, FLAGS.get(name, (key,)), reason))
     return found
 
 

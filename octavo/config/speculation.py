@@ -45,6 +45,14 @@ def speculation_of(asked: Mapping[str, Any]) -> Speculation:
     return Speculation(method=method, tokens=tokens, shortest=shortest, longest=longest)
 
 
+def said(speculation: Speculation) -> dict[str, Any]:
+    """The object that asks for it."""
+    found: dict[str, Any] = {"method": speculation.method, "num_speculative_tokens": speculation.tokens}
+    if speculation.method == "ngram":
+        found |= {"prompt_lookup_min": speculation.shortest, "prompt_lookup_max": speculation.longest}
+    return found
+
+
 def _number(given: Mapping[str, Any], name: str, most: int, least: int = 1) -> int:
     value = given[name]
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:

@@ -8,7 +8,7 @@ from octavo.config import env
 from octavo.config.args import ServeArgs
 from octavo.config.engine import EngineConfig
 from octavo.config.resolve import ASKED, resolve
-from octavo.config.show import Row, rows, table
+from octavo.config.show import AT_START, Row, rows, table
 from octavo.launch.asked import (
     DEFAULT_PORT,
     KEEP_ALIVE,
@@ -22,6 +22,7 @@ from octavo.launch.asked import (
 )
 
 if TYPE_CHECKING:
+    from octavo.device.worker.fit import Preview
     from octavo.front.parsers.base import Format
     from octavo.front.server.options import Options
 
@@ -54,8 +55,7 @@ def show(args: ServeArgs) -> str:
     config = resolve(args)
     tokenizer, chat = front_of(config)
     found = format_of(tokenizer, chat, options)
-    attention = preview(config)["attention"]
-    return table(_engine(config, attention) + _server(args, options, config, found, busy))
+    return table(_engine(config, preview(config)) + _server(args, options, config, found, busy))
 
 
 def _busy(args: ServeArgs, options: "Options") -> dict[str, str]:
@@ -73,12 +73,19 @@ def _busy(args: ServeArgs, options: "Options") -> dict[str, str]:
     return busy
 
 
-def _engine(config: EngineConfig, attention: str) -> list[Row]:
-    name, _, reason = attention.partition(" ")
-    return [
-        row._replace(value=name, why=reason.strip("()") or row.why) if row.name == "device.attention_backend" else row
-        for row in rows(config)
-    ]
+def _engine(config: EngineConfig, found: "Preview") -> list[Row]:
+    """The engine's rows, with what its device will choose as far as that is known without its weights."""
+    name, _, reason = found.attention.partition(" ")
+    shown = []
+    for row in rows(config):
+        if row.name == "device.attention_backend":
+            row = row._replace(value=name, why=reason.strip("()") or row.why)
+        elif row.name == "cache.page" and row.value == AT_START:
+            row = row._replace(value=found.page)
+        elif row.name == "cache.memory" and row.value == AT_START:
+            row = row._replace(why=found.memory)
+        shown.append(row)
+    return shown
 
 
 def _server(

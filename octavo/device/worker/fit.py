@@ -1,16 +1,21 @@
 """What can be told of a configuration before a weight is read: whether this device is there and can do it."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
 import torch
 
 from octavo.common.words import nearest
 from octavo.config.engine import EngineConfig
 from octavo.config.facts import ModelFacts
-from octavo.device.attention.base import AttentionNeed
+from octavo.device.attention.base import AttentionBackend, AttentionNeed
 from octavo.device.attention.select import BACKENDS, select
 from octavo.device.models.registry import MODELS
 from octavo.device.platforms.base import PLATFORMS, Platform
 from octavo.device.weights.loader import open_source
+from octavo.device.worker.memory import CPU_RULE, gpu_rule
 from octavo.errors import ConfigError
+from octavo.wire.kv import KVSpec
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -47,16 +52,50 @@ def needs(facts: ModelFacts, kind: torch.dtype) -> dict[bool, AttentionNeed]:
     }
 
 
-def preview(config: EngineConfig) -> dict[str, str]:
-    """What a ``Worker`` will tell as its backends. Checks all that it would but for memory; nothing large is read.
+@dataclass(frozen=True)
+class Preview:
+    """``attention``: backends, and why. ``page``: tokens a page unless others are asked for. ``memory``: by which rule
+    the KV cache gets its memory unless it is asked for."""
+
+    attention: str
+    page: int
+    memory: str
+
+
+def preview(config: EngineConfig) -> Preview:
+    """What a ``Worker`` will choose. Checks all that it would but for memory; nothing large is read.
 
     Raises ``ConfigError``.
     """
     platform, kind = fit(config)
     wanted = config.device.attention_backend
-    chosen = [select(need, platform.attention, wanted)[1] for need in needs(config.model.facts, kind).values()]
+    facts = config.model.facts
+    chosen = {window: select(need, platform.attention, wanted) for window, need in needs(facts, kind).items()}
     open_source(config.model, {}).close()
-    return {"attention": ", ".join(dict.fromkeys(chosen))}
+    layers = [(f"{window}", _spec(facts, window, kind.itemsize)) for window in facts.windows or (None,)]
+    backends = {name: chosen[spec.window is not None][0] for name, spec in layers}
+    return Preview(
+        attention=", ".join(dict.fromkeys(why for _, why in chosen.values())),
+        page=common_pages(backends, layers)[0],
+        memory=gpu_rule(config.cache.utilization) if platform.asynchronous else CPU_RULE,
+    )
+
+
+def _spec(facts: ModelFacts, window: int | None, item: int) -> KVSpec:
+    return KVSpec(facts.kv_heads, facts.head_dim, facts.head_dim, item, window)
+
+
+def common_pages(backends: Mapping[str, AttentionBackend], layers: Sequence[tuple[str, KVSpec]]) -> tuple[int, ...]:
+    """Tokens a page that every layer's backend can walk, in the order of the first layer's. Raises ``ConfigError``."""
+    sizes = {(backends[name].name, spec): tuple(backends[name].pages(spec)) for name, spec in layers}
+    first, *others = sizes.values()
+    common = tuple(page for page in first if all(page in few for few in others))
+    if not common:
+        each = "; ".join(
+            f"{name} {', '.join(map(str, few))}" for name, few in dict.fromkeys((k[0], v) for k, v in sizes.items())
+        )
+        raise ConfigError(f"the model's layers share no page size: their attention backends can walk pages of {each}")
+    return common
 
 
 def dtype_of(name: str) -> torch.dtype:

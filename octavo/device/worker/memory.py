@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 
+from octavo.common.words import size
 from octavo.config.engine import CacheSection, ScheduleSection
 from octavo.device.attention.base import AttentionBackend
 from octavo.device.models.base import CausalLM
@@ -13,6 +14,7 @@ from octavo.device.worker.trial import run_trial
 #: Most that a CPU's KV cache takes unless it is told otherwise, and its share of what is free.
 CPU_KV = 4 << 30
 CPU_SHARE = 0.5
+CPU_RULE = f"{CPU_SHARE:.0%} of what is free then, {size(CPU_KV)} at most"
 #: Tokens of the trial step; what it takes is scaled up to the longest step.
 TRIAL = 128
 
@@ -69,8 +71,12 @@ def activation_bytes(
 
 
 def kv_bytes(platform: Platform, section: CacheSection, activations: int) -> tuple[int, str]:
-    """Bytes for the cache and a word on why: what was asked for, else half of what is free on a CPU, 4 GiB at most."""
+    """Bytes for the cache and a word on why: what was asked for, else ``CPU_RULE``."""
     if section.memory is not None:
         return section.memory, "as asked"
     free = max(platform.free_memory() - activations, 0)
-    return min(CPU_KV, int(free * CPU_SHARE)), "half of what is free, 4 GiB at most"
+    return min(CPU_KV, int(free * CPU_SHARE)), CPU_RULE
+
+
+def gpu_rule(utilization: float) -> str:
+    return f"what {utilization:.0%} of the GPU leaves"

@@ -2,7 +2,7 @@
 
 import gc
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,13 +19,13 @@ from octavo.device.runner.runner import ModelRunner
 from octavo.device.weights.loader import load
 from octavo.device.worker.ahead import Ahead, ahead_of, first_sizes, other_sizes
 from octavo.device.worker.budget import measure
-from octavo.device.worker.fit import fit
-from octavo.device.worker.memory import activation_bytes, kv_bytes, weight_bytes
+from octavo.device.worker.fit import common_pages, fit
+from octavo.device.worker.memory import activation_bytes, gpu_rule, kv_bytes, weight_bytes
 from octavo.device.worker.profile import Profiler
 from octavo.device.worker.rest import Away
 from octavo.errors import BadRequest, ConfigError, OutOfMemory
 from octavo.wire.hello import Hello, Limits
-from octavo.wire.kv import KVLayout, KVSpec
+from octavo.wire.kv import KVLayout
 from octavo.wire.plan import REPEAT, GrammarMasks, StepPlan
 from octavo.wire.ports import Ticket
 
@@ -81,7 +81,7 @@ class Worker:
                 self._model, self._platform, self._backends, cache, schedule, self._dtype, graphs, self._positions
             )
             activations, memory = budget.activations, budget.kv
-            why = "as asked" if cache.memory is not None else f"what {cache.utilization:.0%} of the GPU leaves"
+            why = "as asked" if cache.memory is not None else gpu_rule(cache.utilization)
             more: dict[str, Any] = {
                 "total": budget.total,
                 "others": max(budget.held - weights, 0),
@@ -104,7 +104,7 @@ class Worker:
             dtype=self._config.model.dtype,
             vocab=self._model.facts.vocab,
             layers=layers,
-            page_sizes=_common_pages(self._backends, layers),
+            page_sizes=common_pages(self._backends, layers),
             memory=memory,
             weights=weights,
             activations=activations,
@@ -266,16 +266,3 @@ class Worker:
 
     def _memory(self) -> dict[str, int]:
         return {"used": self._platform.used_memory(), "free": self._platform.free_memory()}
-
-
-def _common_pages(backends: Mapping[str, AttentionBackend], layers: Sequence[tuple[str, KVSpec]]) -> tuple[int, ...]:
-    """Tokens a page that every layer's backend can walk, in the order of the first layer's."""
-    sizes = {(backends[name].name, spec): tuple(backends[name].pages(spec)) for name, spec in layers}
-    first, *others = sizes.values()
-    common = tuple(page for page in first if all(page in few for few in others))
-    if not common:
-        each = "; ".join(
-            f"{name} {', '.join(map(str, few))}" for name, few in dict.fromkeys((k[0], v) for k, v in sizes.items())
-        )
-        raise ConfigError(f"the model's layers share no page size: their attention backends can walk pages of {each}")
-    return common

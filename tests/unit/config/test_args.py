@@ -57,7 +57,9 @@ def test_flags():
         (["--attention-backends", "x"], "'--attention-backend'"),
         (["--no-enable-prefix-cache"], "'--no-enable-prefix-caching'"),
         (["--tensor-parallel-size", "2"], "(one device runs a model"),
-        (["--trust_remote_code"], "leave it out"),
+        (["--tensor-parallel-size", "2"], "not supported: --tensor-parallel-size 2 ("),
+        (["-c", "4096"], "unknown flag -c: octavo calls it --max-model-len"),
+        (["--alias=x"], "unknown flag --alias: octavo calls it --served-model-name"),
     ],
 )
 def test_an_unknown_flag_names_the_nearest(words, hint, capsys):

@@ -14,7 +14,7 @@ def facts(architecture="LlamaForCausalLM", rope="default", generation=None, **ch
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"architectures": ["LlamaForCausalML"]}, ["LlamaForCausalML", "did you mean", *ARCHITECTURES]),
+        ({"architectures": ["Qwen3MoeForCausalLM"]}, ["'Qwen3MoeForCausalLM' is not supported; supp", *ARCHITECTURES]),
         ({"architectures": []}, ["no architecture", *ARCHITECTURES]),
         ({"architectures": None}, ["no architecture"]),
         ({"hidden_act": "relu"}, ["relu", "silu", "gelu_pytorch_tanh"]),

@@ -1,13 +1,14 @@
 """What is decided, and why."""
 
 import json
+import logging
 
 import pytest
 
 from octavo.common.probe import GPU
 from octavo.config.args import EngineArgs, ServeArgs
 from octavo.config.resolve import DECISIONS, Machine, resolve
-from octavo.config.show import show
+from octavo.config.show import AT_START, rows, show
 from octavo.errors import ConfigError
 from octavo.testing.served import fake_model
 
@@ -38,6 +39,25 @@ def test_defaults_and_reasons(model):
     lines = show(config).splitlines()
     assert len(lines) == len(DECISIONS)
     assert all("  # " in line for line in lines)
+
+
+def shown(config):
+    return {row.name: row.value for row in rows(config)}
+
+
+def test_what_is_shown_is_what_will_be(model):
+    found = shown(decided(model))
+    assert found["device.threads"] == FAST.cores
+    assert found["schedule.max_model_len"] == 512
+    assert found["cache.page"] == found["cache.memory"] == AT_START
+    assert found["schedule.speculation"] == {"method": "grammar", "num_speculative_tokens": 16}
+    ngram = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
+    asked = decided(model, GPU_HERE, speculative_config=ngram, block_size=8, kv_cache_memory="1GiB", max_model_len=9)
+    found = shown(asked)
+    assert found["schedule.speculation"] == ngram
+    assert f"  {json.dumps(ngram)}  # --speculative-config: as asked" in show(asked)
+    assert (found["cache.page"], found["cache.memory"], found["schedule.max_model_len"]) == (8, 1 << 30, 9)
+    assert found["device.threads"] == AT_START, "of a GPU"
 
 
 @pytest.mark.parametrize(
@@ -163,9 +183,22 @@ def test_bursts_are_for_devices_that_work_on_their_own(model):
         (GPU_HERE, {"gpu_memory_utilization": 1.5}, r"over 0 and at most 1, got 1\.5"),
         (GPU_HERE, {"gpu_memory_utilization": 0.0}, r"over 0 and at most 1, got 0\.0"),
         (GPU_HERE, {"gpu_memory_utilization": 0.5, "kv_cache_memory": "1GiB"}, "give one of them"),
-        (FAST, {"gpu_memory_utilization": 0.5}, "runs on a CPU; there is --kv-cache-memory"),
+        (FAST, {"gpu_memory_utilization": 1.5}, r"over 0 and at most 1, got 1\.5"),
     ],
 )
 def test_memory_flags_that_say_nothing_are_refused(model, machine, asked, says):
     with pytest.raises(ConfigError, match=says):
         decided(model, machine, **asked)
+
+
+def test_a_share_of_a_gpu_has_no_effect_on_a_cpu(model, caplog):
+    with caplog.at_level(logging.WARNING, "octavo"):
+        config = decided(model, gpu_memory_utilization=0.5)
+    (record,) = caplog.records
+    said = record.getMessage()
+    assert said == config.why["cache.utilization"].join(("gpu_memory_utilization 0.5 has ", ""))
+    assert "no effect on a CPU: kv_cache_memory_bytes (--kv-cache-memory)" in said
+    caplog.clear()
+    decided(model, GPU_HERE, gpu_memory_utilization=0.5)
+    decided(model)
+    assert not caplog.records

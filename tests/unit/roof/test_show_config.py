@@ -80,6 +80,19 @@ def test_what_was_asked_and_why(show, monkeypatch):
     assert found["--reasoning-parser"][1].startswith("default; the model's template shows")
 
 
+def test_what_only_a_start_can_tell_is_told_as_far_as_it_is_known(show):
+    _, out, _ = show("--device", "cpu")
+    found = values(out)
+    assert found["--block-size"] == ("16", "the attention backend's choice")
+    assert found["--kv-cache-memory-bytes"] == ("(chosen at start)", "50% of what is free then, 4.0 GiB at most")
+    assert found["--max-model-len"][0] == "512"
+    assert json.loads(found["--speculative-config"][0])["method"] == "grammar"
+    _, out, _ = show("--device", "cpu", "--block-size", "8", "--kv-cache-memory", "1GiB")
+    found = values(out)
+    assert found["--block-size"] == ("8", "as asked")
+    assert found["--kv-cache-memory-bytes"] == (str(1 << 30), "as asked")
+
+
 def test_keys_and_passphrases_are_not_shown(show, tmp_path):
     papers = Papers(tmp_path)
     keys = papers.file("keys", b"a-key\nanother-key\n")

@@ -11,7 +11,8 @@ from octavo.config.engine import CacheSection, DeviceSection, EngineConfig, Mode
 from octavo.config.facts import ModelFacts
 from octavo.device.attention.cpu import CPUAttention
 from octavo.device.platforms.base import PLATFORMS
-from octavo.device.worker.worker import Worker, _common_pages
+from octavo.device.worker.fit import common_pages
+from octavo.device.worker.worker import Worker
 from octavo.errors import ConfigError
 from octavo.wire.arrays import ints
 from octavo.wire.kv import KVGroup, KVLayout, KVSpec
@@ -163,8 +164,8 @@ def test_backends_that_share_no_page_size_are_named():
     spec = KVSpec(2, 8, 8, 4)
     backends = {"a": Even(), "b": Odd()}
     with pytest.raises(ConfigError, match=r"share no page size: .* pages of even 2, 4; odd 3"):
-        _common_pages(backends, (("a", spec), ("b", spec)))
-    assert _common_pages(backends, (("b", spec),)) == (3,)
+        common_pages(backends, (("a", spec), ("b", spec)))
+    assert common_pages(backends, (("b", spec),)) == (3,)
 
 
 def test_a_worker_freezes_nobodys_objects():
