@@ -56,7 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         what = "flag" if name.startswith("-") else "command"
         print(
-            f"octavo: unknown {what} {name!r}{nearest(name, COMMANDS)}; known: {', '.join(COMMANDS)}", file=sys.stderr
+            f"octavo: unknown {what} {name!r}{nearest(name, (*COMMANDS, '--version', '--help'))}; "
+            f"known: {', '.join(COMMANDS)}",
+            file=sys.stderr,
         )
         return 2
     try:

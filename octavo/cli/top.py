@@ -21,6 +21,7 @@ from octavo.errors import ConfigError
 #: Seconds that a server gets to tell its metrics, and the most bytes of them.
 PATIENCE = 10.0
 LONGEST = 32 << 20
+DEFAULT_URL = "http://127.0.0.1:8000"
 #: Looks that latencies are taken over, and that the picture of the speed shows.
 SPAN = 30
 LATENCIES = {
@@ -38,9 +39,8 @@ Buckets = dict[float, float]
 
 def parser() -> Parser:
     found = Parser(prog="octavo top", usage="octavo top [URL] [flags]", description=__doc__)
-    found.add_argument(
-        "url", metavar="URL", nargs="?", default="http://127.0.0.1:8000", help="the server (http://127.0.0.1:8000)"
-    )
+    found.add_argument("url", metavar="URL", nargs="?", help=f"the server ({DEFAULT_URL})")
+    found.add_argument("--url", dest="url_flag", metavar="URL", help="the same, as a flag")
     found.add_argument("--api-key", metavar="KEY", help="key for the server (OCTAVO_API_KEY)")
     add_tls_flags(found)
     found.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between two looks (2)")
@@ -50,12 +50,14 @@ def parser() -> Parser:
 
 def main(argv: Sequence[str]) -> int:
     """Watch until the user has enough; the exit status. Raises ``ConfigError`` where no server answers at first."""
-    args = parser().parse_args(argv)
+    flags = parser()
+    args = flags.parse_args(argv)
+    if args.url is not None and args.url_flag not in (None, args.url):
+        flags.error(f"the server is given twice: {args.url!r} and --url {args.url_flag!r}")
     if not 0.1 <= args.interval <= 3600:
         raise ConfigError(f"--interval must be from 0.1 to 3600 seconds, got {args.interval:g}")
-    if not args.url.startswith(("http://", "https://")):
-        raise ConfigError(f"the server {args.url!r} must begin with http:// or https://")
-    url, key = args.url.rstrip("/").removesuffix("/v1"), args.api_key or env.read("OCTAVO_API_KEY")
+    url = address(args.url or args.url_flag or DEFAULT_URL)
+    key = args.api_key or env.read("OCTAVO_API_KEY")
     who = identity(args, url, env.read("OCTAVO_SSL_KEYFILE_PASSWORD"))
     looks: deque[Look] = deque([look(url, key, who)], maxlen=SPAN + 1)
     if args.once:
@@ -74,6 +76,14 @@ def main(argv: Sequence[str]) -> int:
                 trouble = ""
             except ConfigError as error:
                 trouble = f"{error}; still trying"
+
+
+def address(url: str) -> str:
+    """Where the server is: without /v1, and with http:// where nothing is said. Raises ``ConfigError``."""
+    found = (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/v1")
+    if not found.startswith(("http://", "https://")):
+        raise ConfigError(f"the server {url!r} must begin with http:// or https://")
+    return found
 
 
 @dataclass

@@ -24,10 +24,15 @@ MAX_FILES = 65536
 FAREWELL = 2.0
 
 
+def everywhere(listener: socket.socket) -> bool:
+    """Whether it listens on all addresses of this machine."""
+    return listener.getsockname()[0] in ("::", "0.0.0.0")
+
+
 def url_of(listener: socket.socket, scheme: str = "http") -> str:
     """Where a client on this machine finds the server."""
     host, port = listener.getsockname()[:2]
-    if host in ("::", "0.0.0.0"):
+    if everywhere(listener):
         host = "127.0.0.1"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 

@@ -1,9 +1,9 @@
 """`octavo serve`: the engine in a process of its own, HTTP in this one, or in several (``launch.several``).
 
-Order of a start: the port is bound (a used one fails at once), the engine process starts, and while it loads the model
-this process imports the server and reads the tokenizer. Order of an end: a signal stops the listening, open requests
-get ``--shutdown-timeout`` seconds, what is left is aborted; a second signal ends everything at once. An engine that
-dies fails the open requests, turns /health to 503 and ends the server with status 1.
+Order of a start: the port is bound (a used one fails at once, before a model is fetched), the engine process starts,
+and while it loads the model this process imports the server and reads the tokenizer. Order of an end: a signal stops
+the listening, open requests get ``--shutdown-timeout`` seconds, what is left is aborted; a second signal ends
+everything at once. An engine that dies fails the open requests, turns /health to 503 and ends the server with status 1.
 """
 
 import os
@@ -16,10 +16,11 @@ from octavo.common import log
 from octavo.common.argv import hide
 from octavo.config import env
 from octavo.config.args import ServeArgs
+from octavo.config.checkpoint import check_name
 from octavo.config.engine import WORKER, EngineConfig
 from octavo.config.resolve import resolve
 from octavo.launch.asked import DEFAULT_PORT, api_servers, bind, check_doors, check_grpc, server_options
-from octavo.launch.listening import FAREWELL, allow_connections, runner, url_of
+from octavo.launch.listening import FAREWELL, allow_connections, everywhere, runner, url_of
 
 _log = log.logger(__name__)
 
@@ -40,6 +41,7 @@ def serve(args: ServeArgs, worker: str = WORKER) -> int:
     _keep_secret(args)
     allow_connections()
     check_doors(args, options)
+    check_name(args.model)  # a slip of the pen is told before a port that is taken
     listener = bind(args.host, DEFAULT_PORT if args.port is None else args.port)
     if args.grpc_port:
         check_grpc(args, options)
@@ -55,7 +57,7 @@ def serve(args: ServeArgs, worker: str = WORKER) -> int:
         launched = time.monotonic()
         client.launch()
         url = url_of(listener, "http" if options.tls is None else "https")
-        announced = Announced(config, url, begin, launched)
+        announced = Announced(config, url, everywhere(listener), begin, launched)
         if count > 1:
             from octavo.launch.several import Several
 
@@ -105,10 +107,12 @@ class Clock(NamedTuple):
 
 
 class Announced:
-    """The line that says where the server is, and where the time of its start went."""
+    """The line that says where the server is, and where the time of its start went. ``everywhere``: on all addresses of
+    the machine, of which ``url`` is one."""
 
-    def __init__(self, config: EngineConfig, url: str, begin: float, launched: float):
+    def __init__(self, config: EngineConfig, url: str, everywhere: bool, begin: float, launched: float):
         self.url = url
+        self._where = "all addresses; " if everywhere else ""
         self._name = config.text.served_names[0]
         self._clock = Clock(begin, launched, launched, {})
         self._longest = 0
@@ -123,7 +127,7 @@ class Announced:
         told = ", ".join(f"{name} {seconds:.1f}" for name, seconds in phases.items())
         try:
             print(
-                f"octavo serves {self._name} at {self.url} (ready in "
+                f"octavo serves {self._name} at {self.url} ({self._where}ready in "
                 f"{sum(phases.values()):.1f} s: {told}; longest request {self._longest} tokens)",
                 flush=True,
             )

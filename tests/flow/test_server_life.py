@@ -398,6 +398,12 @@ def test_a_used_port_fails_at_once(tmp_path):
             assert server.wait() == 1
             assert f"port {port} is in use" in server.log
             assert len(server.lines) == 1
+        server = Served(["./nowhere", "--port", str(port)])
+        try:
+            assert server.wait() == 1
+            assert "model './nowhere' is neither" in server.log, "what will not do on any port is told first"
+        finally:
+            server.stop()
 
 
 def test_an_output_that_cannot_be_written_is_no_reason_to_end(tmp_path):

@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 from octavo import __version__
 from octavo.cli.main import COMMANDS, main
 from octavo.cli.terminal import waiting
-from octavo.launch.online import Clock
+from octavo.config.args import EngineArgs
+from octavo.config.resolve import resolve
+from octavo.launch.asked import bind
+from octavo.launch.listening import everywhere, url_of
+from octavo.launch.online import Announced, Clock
 from octavo.testing.served import fake_model
 
 
@@ -32,7 +36,10 @@ def test_version(capsys):
     [
         (["srve"], "'serve'"),
         (["--versoin"], "unknown flag"),
+        (["version"], "unknown command 'version' (did you mean '--version'?)"),
         (["serve", "--prot", "1"], "'--port'"),
+        (["chat", "-m", "x"], "octavo takes it as MODEL, without a flag"),
+        (["bench", "latency", "-m", "x"], "octavo calls it --model"),
         (["chat", "--system", "x"], "--system-prompt"),
         (["complete", "--modle-name", "x"], "--model-name"),
         (["bench", "latncy"], "'latency'"),
@@ -120,6 +127,20 @@ def test_loading_is_told_to_a_terminal(monkeypatch, terminal):
     with waiting("loading m ..."):
         assert said.getvalue() == ("loading m ..." if terminal else "")
     assert said.getvalue() == ("loading m ...\r\x1b[K" if terminal else "")
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        (None, " at http://127.0.0.1:{port} (all addresses; ready in "),
+        ("127.0.0.1", " at http://127.0.0.1:{port} (ready"),
+    ],
+)
+def test_where_a_server_is_said_to_be(host, said, tmp_path, capsys):
+    with bind(host, 0) as listener:
+        config = resolve(EngineArgs(model=str(fake_model(tmp_path)), device="cpu"))
+        Announced(config, url_of(listener), everywhere(listener), 0.0, 0.0).say()
+        assert said.format(port=listener.getsockname()[1]) in capsys.readouterr().out
 
 
 @given(st.lists(st.floats(0, 100), min_size=3, max_size=6))

@@ -42,6 +42,36 @@ def test_other_texts_are_refused(text, told):
         top.read(text, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("localhost:8000", "http://localhost:8000"),
+        ("http://here/v1/", "http://here"),
+        ("https://here:1", "https://here:1"),
+        ("[::1]:80", "http://[::1]:80"),
+    ],
+)
+def test_addresses(said, meant):
+    assert top.address(said) == meant
+
+
+def test_an_address_of_something_else():
+    with pytest.raises(ConfigError, match="must begin with http"):
+        top.address("ftp://here")
+
+
+@pytest.mark.parametrize("words", [["--url", "127.0.0.1:9"], ["127.0.0.1:9"], ["127.0.0.1:9", "--url", "127.0.0.1:9"]])
+def test_the_server_by_place_or_by_flag(words):
+    with pytest.raises(ConfigError, match=r"no server answers at http://127\.0\.0\.1:9:"):
+        top.main(words)
+
+
+def test_two_servers(capsys):
+    with pytest.raises(SystemExit):
+        top.main(["here", "--url", "there"])
+    assert "given twice" in capsys.readouterr().err
+
+
 def test_speeds_and_latencies_are_those_between_looks():
     before = top.read(TEXT, 10.0)
     after = top.read(
