@@ -1,7 +1,7 @@
 """`octavo bench grammar --forced`: answers of which a grammar forces most, with and without drafts of what it forces.
 
 A model answers as agents have it answer: it is shown a schema or a tool, and a grammar holds it to that. Two engines
-take turns, one as it is by default and one that makes no drafts; the prompts are in the prefix cache of both. What is
+take turns, one as it is asked for and one that makes no drafts; the prompts are in the prefix cache of both. What is
 told is medians, the median of the pairs' ratios, and what the first answers took, before their grammar was known.
 """
 
@@ -124,11 +124,10 @@ def forced(load: ForcedLoad) -> list[dict[str, Any]]:
     from octavo.llm import LLM
 
     engine = {"max_num_seqs": max(load.rows), "max_model_len": 1024} | load.engine
+    plain = engine | {"speculative_config": {"method": "grammar", "num_speculative_tokens": 0}}
     label = (engine.get("model") or "embedded").rstrip("/").rpartition("/")[2]
-    with_drafts = LLM(**engine)
-    without = LLM(**engine, speculative_config={"method": "grammar", "num_speculative_tokens": 0})
     records = []
-    try:
+    with LLM(**engine) as with_drafts, LLM(**plain) as without:
         for work in works(with_drafts.get_tokenizer()):
             for rows in load.rows:
                 found = _measure(without, with_drafts, work, rows, load.pairs)
@@ -144,9 +143,6 @@ def forced(load: ForcedLoad) -> list[dict[str, Any]]:
                         **found,
                     )
                 )
-    finally:
-        with_drafts.close()
-        without.close()
     return records
 
 

@@ -34,8 +34,10 @@ LEAST = {
     **dict.fromkeys(("repeats", "num_iters", "num_prompts", "max_concurrency", "batch_size", "processes"), 1),
     **dict.fromkeys(("input_len", "output_len", "random_input_len", "random_output_len", "random_vocab_size"), 1),
     **dict.fromkeys(("num_iters_warmup", "num_warmups", "random_prefix_len", "temperature", "functions", "step_ms"), 0),
-    **dict.fromkeys(("connections", "rounds", "walks", "tokens", "flood", "api_server_count"), 1),
+    **dict.fromkeys(("connections", "rounds", "walks", "tokens", "flood", "api_server_count", "forced", "pairs"), 1),
 }
+#: What `octavo bench grammar` measures -> the flags that are about it; of forced text also those of an engine.
+GRAMMAR = {"masks": ("backend", "walks", "tokens"), "flood": ("backend", "tokens", "step_ms"), "forced": ("pairs",)}
 
 
 def parser() -> Parser:
@@ -128,8 +130,8 @@ def parser() -> Parser:
 
     grammar = kinds.add_parser("grammar", help="microseconds a mask of structured output, and time to the first")
     grammar.add_argument("--model", metavar="MODEL", help="whose tokenizer (the embedded model)")
-    grammar.add_argument("--backend", default="guidance", choices=("guidance", "xgrammar"), help="library (guidance)")
-    grammar.add_argument("--walks", type=int, default=4, help="random answers of each schema (4)")
+    grammar.add_argument("--backend", choices=("guidance", "xgrammar"), help="library (guidance)")
+    grammar.add_argument("--walks", type=int, help="random answers of each schema (4)")
     grammar.add_argument("--tokens", type=int, help="tokens of each at most (64; of a flood's 16)")
     grammar.add_argument(
         "--flood",
@@ -137,7 +139,7 @@ def parser() -> Parser:
         metavar="N",
         help="instead: gaps between a neighbour's tokens, without and with N hostile ones",
     )
-    grammar.add_argument("--step-ms", type=float, default=5.0, help="milliseconds a step of --flood's device (5)")
+    grammar.add_argument("--step-ms", type=float, help="milliseconds a step of --flood's device (5)")
     grammar.add_argument(
         "--forced",
         type=int,
@@ -145,8 +147,8 @@ def parser() -> Parser:
         metavar="ROWS",
         help="instead: a model's answers to agents, with and without drafts of what is forced, so many at once (1 8)",
     )
-    grammar.add_argument("--pairs", type=int, default=7, help="runs of --forced, each with and without (7)")
-    grammar.add_argument("--dtype", help="of --forced's model")
+    grammar.add_argument("--pairs", type=int, help="runs of --forced, each with and without (7)")
+    add_flags(grammar, EngineArgs, skip=("model", "disable_log_stats"))
     grammar.add_argument("--output-json", metavar="FILE", help="append the records as JSON lines")
 
     for one in (throughput, latency, startup, step, pressure, serve):
@@ -166,7 +168,7 @@ def main(argv: Sequence[str]) -> int:
 
     for name, least in LEAST.items():
         given = getattr(args, name, None)
-        value = min(given) if isinstance(given, list) else given
+        value = min(given, default=None) if isinstance(given, list) else given
         if value is not None and not value >= least:  # nor what is no number
             raise ConfigError(f"--{name.replace('_', '-')} must be at least {least}, got {value:g}")
     report.write([], args.output_json)  # a file that cannot be written to is told before the work, not after it
@@ -180,10 +182,14 @@ def main(argv: Sequence[str]) -> int:
 
 def _engine(args: Namespace) -> tuple[dict[str, Any], str]:
     """Keyword arguments of ``LLM`` that were said, and the model's label."""
-    asked = ask(EngineArgs, args)
-    said = {f.name: getattr(asked, f.name) for f in fields(asked) if getattr(asked, f.name) is not None}
-    label = args.label or (asked.model or "embedded").rstrip("/").rpartition("/")[2]
+    said = _said(args)
+    label = args.label or (said.get("model") or "embedded").rstrip("/").rpartition("/")[2]
     return said, label
+
+
+def _said(args: Namespace) -> dict[str, Any]:
+    asked = ask(EngineArgs, args)
+    return {f.name: getattr(asked, f.name) for f in fields(asked) if getattr(asked, f.name) is not None}
 
 
 def _throughput(args: Namespace) -> list[dict[str, Any]]:
@@ -355,25 +361,38 @@ def _grammar(args: Namespace) -> list[dict[str, Any]]:
     from octavo.bench.grammar import COLUMNS as columns
     from octavo.bench.grammar import GrammarLoad, grammar
 
-    if args.forced is not None:
+    engine = _said(args)
+    what, given = _grammar_flags(args, [name for name in engine if name != "model"])
+    if what == "forced":
         from octavo.bench.forced import COLUMNS as columns
         from octavo.bench.forced import ForcedLoad, forced
 
-        rows = args.forced or ForcedLoad.rows
-        engine = {"model": args.model, "dtype": args.dtype}
-        given = {name: value for name, value in engine.items() if value is not None}
-        records = forced(ForcedLoad(rows=rows, pairs=args.pairs, engine=given))
+        records = forced(ForcedLoad(rows=args.forced or ForcedLoad.rows, engine=engine, **given))
     else:
-        load = GrammarLoad(
-            model=args.model, backend=args.backend, walks=args.walks, tokens=args.tokens,
-            flood=args.flood or 0, step_ms=args.step_ms,
-        )  # fmt: skip
-        if load.flood:
+        if what == "flood":
             from octavo.bench.flood import COLUMNS as columns
-        records = grammar(load)
+        records = grammar(GrammarLoad(model=engine.get("model"), flood=args.flood or 0, **given))
     print("\n".join(json.dumps(one) for one in records))
     print(report.table(records, columns))
     return records
+
+
+def _grammar_flags(args: Namespace, engine: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """What to measure, of ``GRAMMAR``, and the flags about it that were said. Raises ``ConfigError`` for others, also
+    those of an ``engine`` where there is none."""
+    if args.forced is not None and args.flood is not None:
+        raise ConfigError("--forced and --flood are two measurements: leave one out")
+    what = "forced" if args.forced is not None else "flood" if args.flood is not None else "masks"
+    owners = {name: owner for owner, names in GRAMMAR.items() for name in names}
+    said = {name: value for name in owners if (value := getattr(args, name)) is not None}
+    for name in [*said, *engine]:
+        if name in GRAMMAR[what] or (what == "forced" and name in engine):
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        if what != "masks":
+            raise ConfigError(f"{flag} says nothing about --{what}: leave it out")
+        raise ConfigError(f"{flag} is about --{owners.get(name, 'forced')}: ask for that too")
+    return what, said
 
 
 def _parsers(args: Namespace) -> list[dict[str, Any]]:
