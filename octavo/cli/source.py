@@ -167,13 +167,18 @@ class Remote:
         pass
 
     def _first_model(self) -> str:
+        why = "name it with --model-name"
         try:
             with self._open("/v1/models", None) as answer:
-                return json.load(answer)["data"][0]["id"]
+                told = answer.read()
+            return json.loads(told)["data"][0]["id"]
         except RequestError as error:
-            raise ConfigError(f"the server at {self._url} does not tell its model: {error}") from None
+            why = str(error)
+        except ConfigError:
+            raise
         except (ValueError, LookupError, TypeError):
-            raise ConfigError(f"the server at {self._url} does not tell its model: name it with --model-name") from None
+            pass
+        raise ConfigError(f"the server at {self._url} does not tell its model: {why}")
 
     def _stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         self.usage = None
