@@ -176,6 +176,8 @@ class Remote:
             why = str(error)
         except ConfigError:
             raise
+        except FAILURES as error:
+            why = f"the answer broke off: {reason(error)}"
         except (ValueError, LookupError, TypeError):
             pass
         raise ConfigError(f"the server at {self._url} does not tell its model: {why}")
