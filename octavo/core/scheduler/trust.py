@@ -4,6 +4,9 @@ A step over n tokens takes about as long as n + ``FIXED`` of them would: some of
 are read). Let b rows run. A draft adds 1 to n. If it is said, which it is with the chance q, it saves one row's part of
 a later step, 1 + FIXED / b. So it pays where q > b / (b + FIXED), and the k-th draft of a row has q = p^k, where p is
 the chance of one behind drafts that were right.
+
+Of who has said nothing yet nothing is known, and all that run may be new at once: many begin with few drafts, and may have
+some more for each that was right.
 """
 
 import math
@@ -12,6 +15,8 @@ import math
 FIXED = 8
 #: Right ones of as many that a request begins with.
 PRIOR = 3.0
+#: Drafts that all rows may try together at first, one each at least, and how many more each right one is good for.
+FIRST, MORE = 16, 2
 #: Part of what was heard that one step forgets, so that a request is asked again some time.
 FORGETS = 1 / 256
 
@@ -19,13 +24,15 @@ FORGETS = 1 / 256
 class Trust:
     """Of one request."""
 
-    __slots__ = ("_right", "_tried")
+    __slots__ = ("_right", "_said", "_tried")
 
     def __init__(self) -> None:
         self._right = self._tried = PRIOR
+        self._said = 0
 
     def most(self, rows: int, limit: int) -> int:
         """How many drafts pay, at most ``limit``, where so many rows run."""
+        limit = min(limit, max(1, FIRST // rows) + MORE * self._said)
         chance = self._right / self._tried
         if chance >= 1.0:
             return limit
@@ -40,5 +47,6 @@ class Trust:
 
     def heard(self, drafts: int, right: int) -> None:
         """Of so many drafts the first ``right`` were said; what stood behind a wrong one says nothing."""
+        self._said += right
         self._right += right
         self._tried += min(right + 1, drafts)

@@ -220,7 +220,7 @@ def test_who_is_wrong_is_asked_less_and_never_more_among_many():
 @given(st.lists(st.tuples(st.integers(1, 16), st.integers(0, 16)), max_size=40), st.integers(1, 256))
 def test_trust_falls_with_wrong_drafts_and_comes_back(heard, rows):
     trust = Trust()
-    assert trust.most(rows, 16) == 16
+    assert 1 <= trust.most(rows, 16) <= max(1, 16 // rows)  # all that run may be new
     for drafts, right in heard:
         trust.heard(drafts, min(right, drafts))
         assert trust.most(rows + 1, 16) <= trust.most(rows, 16) <= 16
@@ -233,6 +233,15 @@ def test_trust_falls_with_wrong_drafts_and_comes_back(heard, rows):
             break
         trust.passed()
     assert trust.most(rows, 16) > 0
+
+
+@pytest.mark.parametrize("rows", [1, 8, 32, 500])
+def test_who_is_right_soon_has_all_that_there_are(rows):
+    trust, windows = Trust(), 0
+    while (most := trust.most(rows, 16)) < 16:
+        trust.heard(most, most)
+        windows += 1
+    assert windows <= 3
 
 
 def test_right_drafts_are_made_among_any_number_of_rows():
