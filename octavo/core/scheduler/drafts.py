@@ -13,7 +13,7 @@ from octavo.core.scheduler.book import ROOMY, Book
 from octavo.core.scheduler.columns import GRAMMAR
 from octavo.core.scheduler.lookup import Lookup
 from octavo.core.scheduler.request import Request
-from octavo.core.scheduler.trust import Trust
+from octavo.core.scheduler.trust import WINDOWS, Trust
 from octavo.wire.arrays import Bools, Ints
 
 
@@ -77,7 +77,7 @@ class Drafts:
         rows = decodes[(c.uses[decodes] == 0) & (c.limit[decodes] - c.length[decodes] > 1)]
         if self._needs:
             rows = rows[c.flags[rows] & self._needs != 0]
-        found = []
+        found, worth = [], 0.0
         for row in rows.tolist():
             if left <= 0:
                 break
@@ -94,11 +94,14 @@ class Drafts:
             for drafter in self.drafters:
                 if drafts := drafter.propose(request, known, most):
                     break
+            if drafts and self._thrifty and (trust := request.trust) is not None:
+                worth += trust.worth(len(decodes), len(drafts))
+                drafts = drafts[: trust.first(len(decodes))]
             drafts = drafts[: self._room(request, len(drafts))] if drafts else ()
             if drafts:
                 found.append(Window(row, drafts))
                 left -= len(drafts)
-        return found
+        return found if not self._thrifty or worth >= WINDOWS else []
 
     @staticmethod
     def _pays(request: Request, rows: int, most: int) -> int:
