@@ -65,7 +65,7 @@ def test_keys_of_any_letters(server, capsys):
 def test_top_says_what_is_wrong(server, capsys):
     for words, told in (
         (["http://127.0.0.1:9"], "no server answers"),
-        (["nowhere"], "must begin with http://"),
+        (["ftp://nowhere"], "must begin with http://"),
         ([server.url, "--interval", "0"], "--interval must be from 0.1"),
     ):
         assert main(["top", *words, "--once"]) == 1

@@ -9,6 +9,7 @@ import torch
 from flow.test_core_and_device import LONGEST, core_of, requests_of
 from msgspec.structs import replace
 
+from octavo.core.scheduler import prompts
 from octavo.wire.reply import AbortReason
 from octavo.wire.request import EngineRequest
 
@@ -86,6 +87,12 @@ def varied(rng, requests: list[EngineRequest], first: int) -> list[EngineRequest
 def tensors() -> int:
     gc.collect()
     return sum(issubclass(type(one), torch.Tensor) for one in gc.get_objects())
+
+
+@pytest.fixture(autouse=True)
+def greedy(monkeypatch):
+    """Newcomers leave one token's pages: those who run are preempted often."""
+    monkeypatch.setattr(prompts, "KEPT", 1)
 
 
 def check(count: int, options: dict) -> None:

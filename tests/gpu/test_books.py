@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from flow.test_ledger import round_of, varied
+from flow.test_ledger import greedy, round_of, varied  # noqa: F401 (a fixture)
 from msgspec.structs import replace
 from test_engine import LONGEST, core_of, requests_of, run
 
