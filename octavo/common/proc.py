@@ -35,12 +35,21 @@ def stand_back(nice: int) -> None:
         os.setpriority(os.PRIO_PROCESS, thread, nice)
 
 
+def _threads() -> set[str]:
+    """Numbers of this process's threads; none where the system does not tell them."""
+    try:
+        return set(os.listdir("/proc/self/task"))
+    except OSError:
+        return set()
+
+
 def clocked(start: Callable[[], T]) -> tuple[T, Callable[[], float]]:
     """``start()``, which starts a thread, and a clock of the seconds that this thread has used of a processor. Where it
-    cannot be told which one that is (another was started at the same time), the clock is the wall's."""
-    before = set(os.listdir("/proc/self/task"))
+    cannot be told which one that is (another was started at the same time, or this is no Linux), the clock is the
+    wall's."""
+    before = _threads()
     started = start()
-    fresh = set(os.listdir("/proc/self/task")) - before
+    fresh = _threads() - before
     if len(fresh) != 1:
         return started, time.monotonic
     number = (~int(fresh.pop()) << 3) | _CPU_CLOCK_OF_THREAD

@@ -16,7 +16,7 @@ from octavo.common.math import cdiv, next_power_of_two
 from octavo.device.attention.base import AttentionNeed, GraphUse, KVCache, LayerAttention
 from octavo.device.batch.batch import InputBatch
 from octavo.device.kernels import tuned
-from octavo.device.kernels.launch import AFTER, FIRST, LATE, exact, launch
+from octavo.device.kernels.launch import AFTER, FIRST, exact, launch
 from octavo.wire.kv import KVSpec
 
 #: Of a multiprocessor.
@@ -34,7 +34,7 @@ class Decode(NamedTuple):
     early      1: a first tile is in registers before the inputs are there; more: so many keys are on their way to the
                shared cache
     warps, stages
-    release    when the next kernel may start (``kernels.launch``)
+    release    when the next kernel may start (``kernels.launch``), AFTER or FIRST
     programs   that a multiprocessor has registers for, at least; 0: whatever the compiler takes
     """
 
@@ -328,7 +328,7 @@ class TritonAttention:
                 DV=layer.v_dim,
                 DVP=_padded(layer.v_dim),
                 **flags,
-                pdl=AFTER if how.release == LATE else how.release,  # it has nothing to do late
+                pdl=how.release,
                 num_warps=4,
             )
 

@@ -141,11 +141,13 @@ def _take(told: Mapping[str, Any], table: Table) -> None:
         else _whole(one["best"], TILE)
         for one in told["linear"]
     }
-    decodes = {
-        Decode._make(_whole(one["key"], 3)): _whole((one["best"] + [0])[:DECODE], DECODE) for one in told["decode"]
-    }
+    decodes = {Decode._make(_whole(one["key"], 3)): _way(one["best"]) for one in told["decode"]}
     table.linear |= linears
     table.decode |= decodes
+
+
+def _way(values: Any) -> tuple[int, ...]:
+    return _whole([*values, 0] if len(values) == DECODE - 1 else values, DECODE)
 
 
 def _whole(values: Any, count: int) -> tuple[int, ...]:

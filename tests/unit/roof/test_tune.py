@@ -187,6 +187,17 @@ def test_the_packages_own_tables_are_tables():
             assert how is None or joined.Tile(*how).fits(key.rows, key.n, key.k)
 
 
+def test_a_way_to_decode_of_an_older_table_is_read():
+    key, way = tuned.Decode(8, 2, 32), [64, 1, 1, 1, 4, 2, 2, 4]
+    for best, read in ((way, tuple(way)), (way[:7], (*way[:7], 0))):
+        table = tuned.Table()
+        tuned._take({"linear": [], "decode": [{"key": list(key), "best": best}]}, table)
+        assert table.decode == {key: read}
+    for best in (way[:6], [*way, 0], None):
+        with pytest.raises((ValueError, TypeError)):
+            tuned._take({"linear": [], "decode": [{"key": list(key), "best": best}]}, tuned.Table())
+
+
 def test_a_table_is_chosen_again_from_what_was_measured(tmp_path, capsys):
     """Without a GPU; also from a record whose tiles did not say yet when the next kernel may start."""
     keys = [tuned.Linear(16, 256, 128, "norm"), tuned.Decode(8, 2, 32)]

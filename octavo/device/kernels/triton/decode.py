@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from octavo.device.kernels.triton.attend import LOG2E, NEVER, capped, partner, spots, turning
-from octavo.device.kernels.triton.pdl import await_inputs, fetch, release, yield_late
+from octavo.device.kernels.triton.pdl import await_inputs, fetch, release
 
 
 @triton.jit
@@ -249,6 +249,17 @@ def tell(total, acc, out, token, head, g, dv, NH: tl.constexpr, G: tl.constexpr,
     tl.store(place, (acc * each[:, None]).to(out.dtype.element_ty), mask=(g < G)[:, None] & (dv < DV)[None, :])
 
 
+@triton.jit
+def _token(starts, row, length, MIXED: tl.constexpr):
+    """Where a row's token is, and whether it has none, or several, which are not decode's affair."""
+    token = row.to(tl.int64)
+    idle = length <= 0
+    if MIXED:
+        token = tl.load(starts + row)
+        idle = idle | (tl.load(starts + row + 1) - token != 1)
+    return token, idle
+
+
 @triton.jit(do_not_specialize=["window", "table_stride"])
 def decode(
     qkv,
@@ -358,11 +369,7 @@ def decode(
     if OWN:
         slot = tl.load(slots + row)
         kg, kgs = gains(k_gain, d, ds, D, DP, KN)
-    token = row.to(tl.int64)
-    idle = length <= 0
-    if MIXED:
-        token = tl.load(starts + row)
-        idle = idle | (tl.load(starts + row + 1) - token != 1)
+    token, idle = _token(starts, row, length, MIXED)
     await_inputs(PDL)
     if idle:
         return
@@ -403,7 +410,6 @@ def decode(
         q, m, total, acc, pages, cache, k_head, v_head, start, hi, low, end, d, dv, scale, softcap, page_stride,
         D, DV, PAGE, TILE, STAGES, SOFTCAP, EXACT,
     )  # fmt: skip
-    yield_late(PDL)
     mine = row * NH + head * G + g
     last = splits <= 1
     if SPLITS > 1:
@@ -451,11 +457,7 @@ def merge(
     length = tl.load(lens + row).to(tl.int32)
     _low, _end, _first, tiles = span(length, window, OWN, TILE, WINDOW)
     _per, splits = _shares(tiles, SPLITS)
-    token = row.to(tl.int64)
-    idle = length <= 0
-    if MIXED:
-        token = tl.load(starts + row)
-        idle = idle | (tl.load(starts + row + 1) - token != 1)
+    token, idle = _token(starts, row, length, MIXED)
     await_inputs(PDL)
     if idle:
         return
